@@ -11,21 +11,25 @@ that a study may be interrupted and continued, and its parts may be made on seve
 ======  ==========================================================================================
 number  meaning
 ======  ==========================================================================================
-start   mean return of the first 100 training episodes
-best    the highest mean return of 100 successive training episodes, read after every update
-end     the mean return of the last 100 training episodes
+start   mean return of the first training episodes, as many as ``World.episodes``
+best    the highest mean return of so many successive training episodes, read after every update
+end     the mean return of the last so many
 kept    (end - start) / (best - start): 1 for a run that ends at its best; of a run that has never
         been better than at its start, 1 too
+chance  by how much best may exceed end by luck alone, with 95% confidence: twice the standard error
+        of their difference
 ======  ==========================================================================================
 
-The table shows the interquartile mean over seeds with its 95% bootstrap interval, and how many seeds have
-kept at least 0.95.
+The best of many noisy means lies above the true best, so a run counts as stable if its end lacks at most 5%
+of the way from start to best, or no more than chance explains. The table shows the interquartile mean over
+seeds with its 95% bootstrap interval, and how many seeds are stable.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -42,8 +46,9 @@ import numpy as np
 
 from recollect.reports.statistics import bootstrap_interval, iqm
 
-EPISODES = 100
 KEPT = 0.95
+POINTS = 20
+"""Of a curve in the results."""
 
 
 class NoVelocities(gym.ObservationWrapper):
@@ -88,16 +93,18 @@ class World:
     """An env, and the env steps of a run."""
 
     make: Callable[[], gym.Env]
+    episodes: int
+    """In a mean: about a twentieth of those of a run."""
     steps: int = 500_000
     settings: dict[str, Any] = field(default_factory=dict)
     """What belongs to the task, the same for all variants."""
 
 
 WORLDS = {
-    "popgym-higher-lower": World(higher_lower, settings={"last_action_reward": True}),
-    "popgym-mine-sweeper": World(mine_sweeper, settings={"last_action_reward": True}),
-    "minigrid-red-blue-doors": World(doors),
-    "acrobot": World(acrobot),
+    "popgym-higher-lower": World(higher_lower, 500, settings={"last_action_reward": True}),
+    "popgym-mine-sweeper": World(mine_sweeper, 2000, settings={"last_action_reward": True}),
+    "minigrid-red-blue-doors": World(doors, 100),
+    "acrobot": World(acrobot, 200),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -110,11 +117,12 @@ def train(world: str, variant: str, seed: int, scale: float, set_: dict[str, Any
     """One run; its numbers and about 40 points of its curve."""
     import recollect as rc
 
-    chosen, curve = WORLDS[world], []
+    chosen = WORLDS[world]
+    curve: list[list[float]] = []
 
     def after(_: Any, metrics: dict[str, float]) -> None:
-        if metrics["episodes"] >= EPISODES:
-            curve.append((int(metrics["steps"]), float(metrics["return"])))
+        if metrics["episodes"] >= chosen.episodes:
+            curve.append([float(metrics[name]) for name in ("steps", "return", "return_spread")])
 
     started = time.perf_counter()
     with rc.train(
@@ -122,34 +130,46 @@ def train(world: str, variant: str, seed: int, scale: float, set_: dict[str, Any
         steps=int(chosen.steps * scale),
         seed=seed,
         threads=1,
-        target_episodes=EPISODES,
+        target_episodes=chosen.episodes,
         progress=False,
         callbacks=[after],
         **(chosen.settings | VARIANTS[variant] | set_),
     ) as agent:
         steps = agent.steps
-    returns = [value for _, value in curve]
-    if not returns:
-        raise SystemExit(f"{world}, {variant}: fewer than {EPISODES} episodes ended; raise --scale")
-    start, best, end = returns[0], max(returns), returns[-1]
+    if not curve:
+        raise SystemExit(f"{world}, {variant}: fewer than {chosen.episodes} episodes ended; raise --scale")
     return {
         "world": world,
         "variant": variant,
         "seed": seed,
         "steps": steps,
-        "start": start,
-        "best": best,
-        "end": end,
-        "kept": (end - start) / (best - start) if best > start else 1.0,
         "seconds": round(time.perf_counter() - started, 1),
         "settings": {name: repr(value) for name, value in set_.items()},
-        "curve": curve[:: -(-len(curve) // 40)],
+        "curve": curve,
     }
+
+
+def thinned(curve: list[list[float]]) -> list[list[float]]:
+    """At most ``POINTS`` points, rounded."""
+    return [[float(f"{value:.4g}") for value in point] for point in curve[:: -(-len(curve) // POINTS)]]
+
+
+def numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """Those of a run."""
+    returns = [value for _, value, _ in row["curve"]]
+    top = max(range(len(returns)), key=returns.__getitem__)
+    start, best, end = returns[0], returns[top], returns[-1]
+    spreads = row["curve"][top][2], row["curve"][-1][2]
+    chance = 2 * math.hypot(*spreads) / math.sqrt(WORLDS[row["world"]].episodes)
+    kept = (end - start) / (best - start) if best > start else 1.0
+    is_stable = kept >= KEPT or best - end <= chance
+    return {"start": start, "best": best, "end": end, "kept": kept, "chance": chance, "stable": is_stable}
 
 
 def table(folder: Path) -> dict[str, Any]:
     """Print and return the summary of all runs in the folder."""
     rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    rows = [row | numbers(row) | {"curve": thinned(row["curve"])} for row in rows]
     summary: dict[str, Any] = {}
     print(f"{'world':<24} {'variant':<9} {'seeds':>5}  {'end: IQM (interval)':<30} {'best':>9} {'kept':>6}")
     for world in WORLDS:
@@ -159,7 +179,7 @@ def table(folder: Path) -> dict[str, Any]:
                 continue
             end, best, kept = (float(iqm([row[name] for row in own])) for name in ("end", "best", "kept"))
             low, high = map(float, bootstrap_interval([row["end"] for row in own]))
-            stable = sum(row["kept"] >= KEPT for row in own)
+            stable = sum(row["stable"] for row in own)
             summary[f"{world}, {variant}"] = {
                 "seeds": len(own),
                 "end": end,
