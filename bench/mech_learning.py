@@ -42,31 +42,45 @@ SETTINGS: dict[str, Any] = {
     "progress": False,
     "eval_every": 0,
 }
-ENVS_ON_GPU = {"duel": 8192, "5v5": 1024, "10v10": 512}
+ENVS_ON_GPU = {"duel": 8192, "5v5": 1024, "10v10": 1024}
+TEAM_REWARDS = {
+    "team_share": 0.2,
+    "rivalry": 0.5,
+    "zone_reward": 1.0,
+    "zone_combat": 1.0,
+    "death_reward": -5.0,
+    "shaping_gamma": 0.998,
+}
+"""Those of configs/mech_league.yaml."""
 
 
 def settings(device: str, size: str) -> dict[str, Any]:
-    """Those of configs/mech_duel.yaml, and on a GPU more envs."""
+    """Those of configs/mech_duel.yaml, for teams of configs/mech_league.yaml, and on a GPU more envs."""
+    found = SETTINGS | {"env_kwargs": {"size": size, "shaping_gamma": 0.995}}
+    if size != "duel":
+        found |= {"env_kwargs": {"size": size} | TEAM_REWARDS, "gamma": 0.998}
     if device == "cpu":
-        return SETTINGS
-    return SETTINGS | {"num_envs": ENVS_ON_GPU[size], "learning_rate": 1e-3, "precision": "tf32"}
+        return found | ({} if size == "duel" else {"num_envs": 64})
+    return found | {"num_envs": ENVS_ON_GPU[size], "precision": "tf32"}
 
 
-def stages(steps: int) -> dict[int, dict[str, float]]:
-    """The reward of a win, which in the end outweighs all others."""
-    return {steps // share: {"win_reward": reward} for share, reward in ((12, 10.0), (5, 30.0), (3, 100.0))}
+def stages(size: str, steps: int) -> dict[int, dict[str, float]]:
+    """The reward of a win: none at first; in a duel it outweighs all others in the end."""
+    shares = (
+        {1 / 12: 10.0, 1 / 5: 30.0, 1 / 3: 100.0} if size == "duel" else {0.03: 10.0, 0.1: 20.0, 0.4: 30.0}
+    )
+    return {int(steps * share): {"win_reward": reward} for share, reward in shares.items()}
 
 
 def against_bot(
-    size: str, steps: int, minutes: float, device: str, seed: int, threads: int
+    size: str, steps: int, minutes: float, device: str, seed: int, threads: int, folder: str
 ) -> dict[str, Any]:
-    """Train for so many steps, or minutes if they are over before, then play."""
+    """Train for so many steps, or minutes if they are over before, then play, on the CPU."""
     started = time.monotonic()
     agent = rc.train(
         "mech",
-        env_kwargs={"size": size, "shaping_gamma": 0.995},
         vs="bot",
-        curriculum=stages(steps),
+        curriculum=stages(size, steps),
         steps=steps,
         max_seconds=60 * minutes,
         seed=seed,
@@ -75,7 +89,10 @@ def against_bot(
         **settings(device, size),
     )
     seconds, cpu_seconds = time.monotonic() - started, time.process_time()
-    games = agent.against("bot", GAMES, eval_mode="both")
+    path = Path(folder, f"{size}_{seed}")
+    agent.save(path)
+    torch.set_num_threads(1)
+    games = rc.load(path).against("bot", GAMES, eval_mode="both")
     found = {mode: _short(one) for mode, one in (("greedy", games), ("sampled", games.sampled))}
     rows = {"size": size, "seed": seed, "threads": threads, "steps": agent.steps}
     spent = {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds)}
@@ -90,17 +107,15 @@ def _short(games: Any) -> dict[str, Any]:
 def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
     """An agent of 5 v 5, on one thread."""
     torch.set_num_threads(1)
-    few = {"num_envs": 64} if device == "cpu" else {}
     return rc.train(
         "mech",
-        env_kwargs={"size": "5v5", "shaping_gamma": 0.995},
         core=core,
-        curriculum=stages(steps),
+        curriculum=stages("5v5", steps),
         steps=steps,
         seed=seed,
         device=device,
         threads=1,
-        **(settings(device, "5v5") | few),
+        **settings(device, "5v5"),
     )
 
 
@@ -154,11 +169,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2, help="agents trained at a time, for memory")
-    parser.add_argument("--folder", default="runs/mech_memory", help="for the agents of memory")
+    parser.add_argument("--folder", default="runs/mech", help="for the agents")
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.what == "bot":
-        results = against_bot(args.size, args.steps, args.minutes, args.device, args.seed, args.threads)
+        results = against_bot(
+            args.size, args.steps, args.minutes, args.device, args.seed, args.threads, args.folder
+        )
     else:
         results = memory(args.steps, args.device, args.folder, args.workers)
     print(results)
