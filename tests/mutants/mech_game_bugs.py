@@ -34,7 +34,6 @@ planted = functools.partial(test_reference.test_planted_states, 3, "partial")
 wreck_in_zone = functools.partial(test_zone.test_ticks, [1], [], [2], (1.0, 0.0))
 draw = functools.partial(test_zone.test_end_by_time, (2.0, 2.0), (10.0, 10.0), 0.0)
 telescope = functools.partial(test_rewards.check_telescope, 1.0)
-teams = functools.partial(test_reference.test_rewards_of_teams, 0.25, 0.5)
 mirror = functools.partial(test_mirror.check_game, 3, 20)
 captured = functools.partial(test_captured.check_paths, 3, 5)
 batch = functools.partial(test_batches.check_batch, 5, 3)
@@ -159,24 +158,6 @@ MECH_GAMES = [
         test_zone.test_the_reward_of_a_win_changes_with_the_next_game,
         "assert paid[0]",
         (rewards, "of", "arena.win_weight.view(-1, 1, 1)", "arena._win"),
-    ),
-    bug(
-        "a team pays for its own success",
-        teams,
-        "reward",
-        (rewards, "_shared", "arena.theirs(mean)", "mean"),
-    ),
-    bug(
-        "the destroyed still share what their team earns",
-        teams,
-        "reward",
-        (rewards, "of", "_shared(arena, own) * lived", "_shared(arena, own)"),
-    ),
-    bug(
-        "the sum of a team depends on its order",
-        teams,
-        "reward",
-        (rewards, "_shared", "(total * EXACT).round()", "(total * EXACT)"),
     ),
     bug(
         "the bot waits behind obstacles for ever",

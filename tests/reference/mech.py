@@ -292,19 +292,4 @@ class World:
             }
             outcome.parts[key] = {name: part * F(lived[key]) for name, part in parts.items()}
             outcome.reward[key] = sum(outcome.parts[key].values(), F(0))
-        if weights.team_share or weights.rivalry:
-            self._share(outcome, lived)
         return outcome
-
-    def _share(self, outcome: Outcome, lived: dict) -> None:
-        """The part that is shared with the team, and what the other team takes off."""
-        own = dict(outcome.reward)
-        means = [
-            F(sum(float(np.round(own[m.key] * F(1024))) for m in side)) / F(1024 * len(side))
-            for side in self.sides
-        ]
-        for m in self:
-            shared = (means[m.side] - own[m.key]) * F(self.options.team_share)
-            shared = (shared - means[1 - m.side] * F(self.options.rivalry)) * F(lived[m.key])
-            outcome.parts[m.key]["team"] = shared
-            outcome.reward[m.key] += shared

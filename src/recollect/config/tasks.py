@@ -300,11 +300,6 @@ class MechOptions(TaskOptions):
     win_reward: float = 0.0
     """For each mech of the team that wins, and its negative for the other team's, at the end of a game. A
     curriculum may change it, as it may ``team``."""
-    team_share: float = 0.0
-    """Share of a mech's reward that is the mean of its team, in which the destroyed count as 0: with 0 each
-    mech plays for itself, with 1 for its team alone."""
-    rivalry: float = 0.0
-    """How much of the mean of the other team is taken off: with 1 the game is zero-sum."""
     shaping_gamma: float = 0.99
     """The gamma of the potential in the reward for approach; that of the algorithm keeps optima unchanged."""
 

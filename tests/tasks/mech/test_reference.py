@@ -95,17 +95,6 @@ def test_planted_states(mechs: int, sensing: str) -> None:
             compare(task, scenes.at_random(task, generator))
 
 
-@pytest.mark.parametrize(("team_share", "rivalry"), [(1.0, 0.0), (0.0, 1.0), (0.25, 0.5)])
-def test_rewards_of_teams(team_share: float, rivalry: float) -> None:
-    """With rewards that are shared in a team, and taken off those of the other team."""
-    task = scenes.arena(5, 3, limit=4, win_reward=2.0, team_share=team_share, rivalry=rivalry)
-    generator = torch.Generator().manual_seed(1)
-    task.reset(0)
-    scenes.plant(task, 0, 12.0)
-    for _ in range(8):
-        compare(task, scenes.at_random(task, generator))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mechs", scenes.SIZES)
 def test_many_planted_states(mechs: int) -> None:

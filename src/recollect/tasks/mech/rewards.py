@@ -15,9 +15,6 @@ from recollect.tasks.mech.zone import Hold
 if TYPE_CHECKING:
     from recollect.tasks.mech.arena import MechArena
 
-EXACT = 1024.0
-"""Rewards are summed over a team in units of one part in so many, which add without rounding."""
-
 
 def of(
     arena: MechArena, tally: Tally, held: Hold, lived: Tensor, result: Tensor, is_over: Tensor
@@ -45,20 +42,7 @@ def of(
         "death": dies * weights.death_reward * disputed,
         "win": sides * arena.win_weight.view(-1, 1, 1),
     }
-    own = {name: part * lived for name, part in parts.items()}
-    if weights.team_share or weights.rivalry:
-        own["team"] = _shared(arena, own) * lived
-    return own
-
-
-def _shared(arena: MechArena, own: dict[str, Tensor]) -> Tensor:
-    """[E, 2, N]: what sharing with the team, and the rivalry of teams, add to the ``own`` parts."""
-    total = torch.zeros_like(arena.x)
-    for part in own.values():
-        total += part
-    mean = (total * EXACT).round().sum(2, keepdim=True) / (EXACT * arena.mechs)
-    weights = arena.options
-    return (mean - total) * weights.team_share - arena.theirs(mean) * weights.rivalry
+    return {name: part * lived for name, part in parts.items()}
 
 
 def _potential(arena: MechArena, held: Hold) -> Tensor:
