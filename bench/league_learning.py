@@ -29,11 +29,6 @@ from recollect.league.pool import Pool
 from recollect.league.summary import summarise
 from recollect.training.opponents import match
 
-SETTINGS = mech_learning.SETTINGS | {
-    "env_kwargs": {"size": "5v5", "shaping_gamma": 0.995},
-    "progress": "plain",
-}
-"""Those of configs/mech_league.yaml."""
 STEPS = 12_000_000
 """With 64 envs, the steps that the stages of the curriculum are shares of; with more, as many updates."""
 
@@ -53,8 +48,8 @@ def train(
         device=device,
         seed=seed,
         run=run,
-        curriculum=mech_learning.stages(STEPS * num_envs // 64),
-        **SETTINGS | {"num_envs": num_envs},
+        curriculum=mech_learning.stages("5v5", STEPS * num_envs // 64),
+        **mech_learning.settings(device, "5v5") | {"num_envs": num_envs, "progress": "plain"},
     ) as agent:
         seconds, updates = time.monotonic() - started, len(agent.history.column("return")[0])
         return {
@@ -109,14 +104,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="train it first, for so long")
     parser.add_argument("--games", type=int, default=400, help="against each snapshot")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--num-envs", type=int, help="of the training (default: 2048 on a GPU, else 64)")
+    parser.add_argument("--num-envs", type=int, help="of the training (default: 4096 on a GPU, else 64)")
     parser.add_argument("--promote-every", type=int, default=10_000_000, help="env steps between snapshots")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="bench/results/league_learning.json")
     args = parser.parse_args()
     trained: dict[str, Any] = {}
     if args.minutes is not None:
-        slots = args.num_envs or (64 if args.device == "cpu" else 2048)
+        slots = args.num_envs or (64 if args.device == "cpu" else 4096)
         trained = train(args.run, args.minutes, args.device, slots, args.promote_every, args.seed)
         print(trained, flush=True)
     common.write(args.out, "league_learning", trained | play(args.run, args.games, args.device))

@@ -42,33 +42,38 @@ SETTINGS: dict[str, Any] = {
     "progress": False,
     "eval_every": 0,
 }
-ENVS_ON_GPU = {"duel": 8192, "5v5": 1024, "10v10": 1024}
 TEAM_REWARDS = {
-    "team_share": 0.2,
-    "rivalry": 0.5,
-    "zone_reward": 1.0,
+    "zone_reward": 1.5,
     "zone_combat": 1.0,
+    "damage_reward": 0.1,
+    "kill_reward": 5.0,
     "death_reward": -5.0,
-    "shaping_gamma": 0.998,
 }
-"""Those of configs/mech_league.yaml."""
+"""Those of configs/mech_league.yaml: what pays is to win fights, not to stay in the zone for long."""
+ENVS_ON_GPU = {"duel": 8192, "5v5": 4096, "10v10": 2048}
+ON_GPU = {"minibatches": 8, "learning_rate": 8e-4, "precision": "tf32"}
 
 
 def settings(device: str, size: str) -> dict[str, Any]:
-    """Those of configs/mech_duel.yaml, for teams of configs/mech_league.yaml, and on a GPU more envs."""
-    found = SETTINGS | {"env_kwargs": {"size": size, "shaping_gamma": 0.995}}
-    if size != "duel":
-        found |= {"env_kwargs": {"size": size} | TEAM_REWARDS, "gamma": 0.998}
-    if device == "cpu":
-        return found | ({} if size == "duel" else {"num_envs": 64})
-    return found | {"num_envs": ENVS_ON_GPU[size], "precision": "tf32"}
+    """Those of configs/mech_duel.yaml, for teams of configs/mech_league.yaml, and on a GPU more envs.
+
+    What a mech of a team does is a small part of what happens to it: with 1,024 envs the gradient of 5 v 5
+    was noise after 600 updates, with 4,096 it went on learning.
+    """
+    task = {"size": size, "shaping_gamma": 0.995} | ({} if size == "duel" else TEAM_REWARDS)
+    few = {} if size == "duel" else {"num_envs": 64}
+    return (
+        SETTINGS
+        | {"env_kwargs": task}
+        | (few if device == "cpu" else ON_GPU | {"num_envs": ENVS_ON_GPU[size]})
+    )
 
 
 def stages(size: str, steps: int) -> dict[int, dict[str, float]]:
-    """The reward of a win: none at first; in a duel it outweighs all others in the end."""
-    shares = (
-        {1 / 12: 10.0, 1 / 5: 30.0, 1 / 3: 100.0} if size == "duel" else {0.03: 10.0, 0.1: 20.0, 0.4: 30.0}
-    )
+    """The reward of a win: none at first. In a duel it outweighs all others in the end; in a team it would
+    teach mechs to keep out of fights, because it is paid to those that are left.
+    """
+    shares = {1 / 12: 10.0, 1 / 5: 30.0, 1 / 3: 100.0} if size == "duel" else {1 / 12: 10.0}
     return {int(steps * share): {"win_reward": reward} for share, reward in shares.items()}
 
 
@@ -107,6 +112,7 @@ def _short(games: Any) -> dict[str, Any]:
 def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
     """An agent of 5 v 5, on one thread."""
     torch.set_num_threads(1)
+    chosen = settings(device, "5v5")
     return rc.train(
         "mech",
         core=core,
@@ -115,7 +121,7 @@ def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
         seed=seed,
         device=device,
         threads=1,
-        **settings(device, "5v5"),
+        **chosen | {"num_envs": chosen["num_envs"] // 2},  # both sides learn
     )
 
 
