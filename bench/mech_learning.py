@@ -50,7 +50,7 @@ TEAM_REWARDS = {
     "death_reward": -5.0,
 }
 """Those of configs/mech_league.yaml: what pays is to win fights, not to stay in the zone for long."""
-ENVS_ON_GPU = {"duel": 8192, "5v5": 4096, "10v10": 2048}
+ENVS_ON_GPU = {"duel": 8192, "5v5": 4096, "10v10": 4096}
 ON_GPU = {"minibatches": 8, "learning_rate": 8e-4, "precision": "tf32"}
 
 
