@@ -196,10 +196,10 @@ def _check_tree(device: torch.device, generator: torch.Generator) -> None:
     """A tree of several levels, changed twice; of an entry that is given twice the larger weight counts."""
     levels = SumTree(ENTRIES, device)
     weight = torch.rand(ENTRIES, generator=generator, device=device, dtype=torch.float64)
-    levels.set(torch.arange(ENTRIES, device=device), weight)
-    weight = weight.masked_fill(torch.arange(ENTRIES, device=device) % 2 == 0, 0)
-    weight[: ENTRIES // 4] *= 5
     index = torch.arange(ENTRIES, device=device)
+    levels.set(index, weight)
+    weight = weight.masked_fill(index % 2 == 0, 0)
+    weight[: ENTRIES // 4] *= 5
     levels.set(torch.cat([index, index]), torch.cat([weight, weight / 2]))
     which = levels.draw(DRAWS, generator)
     size = ENTRIES // BINS

@@ -26,6 +26,7 @@ from recollect.audit import (
     opponent_checks,
     replay_book_checks,
     replay_checks,
+    replay_loss_checks,
     replay_target_checks,
     state_checks,
     update_checks,
@@ -92,8 +93,10 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
     ),
     "returns": (
         replay_target_checks.targets,
-        replay_target_checks.errors,
+        replay_loss_checks.errors,
+        replay_loss_checks.losses,
         replay_target_checks.priorities,
+        replay_target_checks.importance,
     ),
     "training": (
         replay_checks.target_network,
