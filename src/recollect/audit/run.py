@@ -24,6 +24,7 @@ from recollect.audit import (
     loop_checks,
     loss_checks,
     opponent_checks,
+    q_head_checks,
     replay_book_checks,
     replay_checks,
     replay_loss_checks,
@@ -98,6 +99,7 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         replay_target_checks.priorities,
         replay_target_checks.importance,
     ),
+    "head": (q_head_checks.action_values, q_head_checks.random_actions, q_head_checks.noise),
     "training": (
         replay_checks.target_network,
         replay_checks.warm_up,
