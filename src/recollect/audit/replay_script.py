@@ -84,11 +84,11 @@ class Sizes:
     stride: int = 2
     stores_states: bool = True
 
-    def make(self, device: torch.device | str, priority_exponent: float = 0.0) -> Replay:
-        """An empty replay of the script's rows."""
+    def make(self, device: torch.device | str, priority_exponent: float = 0.0, rows: int = ROWS) -> Replay:
+        """An empty replay, by default of the script's rows."""
         like = torch.zeros(1, device=device)
         return Replay(
-            rows=ROWS,
+            rows=rows,
             capacity=self.capacity,
             burn_in=self.burn_in,
             length=self.length,

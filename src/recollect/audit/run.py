@@ -27,6 +27,7 @@ from recollect.audit import (
     q_head_checks,
     replay_book_checks,
     replay_checks,
+    replay_learner_checks,
     replay_loss_checks,
     replay_target_checks,
     state_checks,
@@ -83,6 +84,7 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         replay_book_checks.replay_draws,
         replay_book_checks.replay_priorities,
         replay_book_checks.replay_saved,
+        replay_learner_checks.replay_rows,
         *ROWS,
     ),
     "state": (
@@ -103,6 +105,11 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
     "training": (
         replay_checks.target_network,
         replay_checks.warm_up,
+        replay_learner_checks.replay_ratio,
+        replay_learner_checks.exploration,
+        replay_learner_checks.noise_drawn,
+        replay_learner_checks.staleness,
+        replay_learner_checks.replay_resumed,
         update_checks.normalisers,
         update_checks.flat_memory,
         *FROZEN,
