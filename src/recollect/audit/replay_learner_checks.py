@@ -307,7 +307,7 @@ def replay_resumed(rollouts: Recorded) -> str:
     for learner in (ours, other):
         for one in rollouts[-2:]:
             learner.update(one.rollout, 0.5, lag=1)
-        numbers = {f"the target's {name}": x for name, x in learner.target.named_parameters()}
+        numbers: dict[str, Tensor] = {f"target.{k}": x for k, x in learner.target.named_parameters()}
         numbers["gradient_steps"] = torch.tensor(learner.gradient_steps)
         found.append(numbers | learner.policy.state_dict())
     differ = [
