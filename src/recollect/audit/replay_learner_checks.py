@@ -43,6 +43,48 @@ def _learner(rollouts: Recorded, policy: Policy | None = None, **settings: Any) 
     return make_learner(policy, config, rows=one.rollout.rows, seed=1)
 
 
+def warm_up(rollouts: Recorded) -> str:
+    """Nothing is learned before ``replay_warmup`` steps were stored, and then it is."""
+    _check_full(rollouts)
+    stored = [int(recorded.log.valid.sum()) for recorded in rollouts]
+    limit = stored[0] + 1  # reached by the second rollout
+    learner, total = _learner(rollouts, replay_warmup=limit), 0
+    for number, recorded in enumerate(rollouts):
+        steps_before = learner.gradient_steps
+        learner.update(recorded.rollout, lag=1)
+        total += stored[number]
+        if total < limit and learner.gradient_steps:
+            raise Problem(
+                f"after {total} stored steps {learner.gradient_steps} optimiser steps were made, and "
+                f"replay_warmup is {limit}",
+                "Likely cause: the warm-up is not checked, or counts something else than stored steps",
+                "Fix: learn once the replay has stored replay_warmup steps",
+            )
+        if total >= limit and learner.replay.windows and learner.gradient_steps > steps_before:
+            return f"no optimiser step before {limit} stored steps; {learner.gradient_steps} after {total}"
+    raise Skip("too few steps were recorded for an optimiser step (the env is slow)")
+
+
+def _check_full(rollouts: Recorded) -> None:
+    """A warm-up of as many steps as the replay holds ends."""
+    algo, rows = cast(ReplayConfig, rollouts[0].setup.config.algo), rollouts[0].rollout.rows
+    capacity = rows * (algo.window + 2 * algo.rollout + 1)
+    learner = _learner(rollouts, replay_capacity=capacity, replay_warmup=capacity, gauge_every=0)
+    made, stored = _counted(learner), 0
+    for one in islice(cycle(rollouts), 4 * capacity):
+        learner.update(one.rollout, lag=1)
+        stored += one.rollout.valid_steps
+        if stored >= capacity or not stored:
+            break
+    if stored >= capacity and learner.replay.windows and not made:
+        raise Problem(
+            f"no optimiser step is made after {stored} steps, with replay_warmup = replay_capacity = "
+            f"{capacity}",
+            "Likely cause: the warm-up counts the steps in memory, where final observations take slots, too",
+            "Fix: count the steps that were ever stored",
+        )
+
+
 def replay_ratio(rollouts: Recorded) -> str:
     """So many optimiser steps are made that replay_ratio steps are learned from for each step collected."""
     algo = cast(ReplayConfig, rollouts[0].setup.config.algo)
@@ -66,8 +108,7 @@ def replay_ratio(rollouts: Recorded) -> str:
                     "Fix: carry the rest over, and make steps until less than one is due",
                 )
         said.append(f"{len(made)} steps at {ratio:.2g}")
-    _check_full(rollouts)
-    return f"{', '.join(said)}: as many as replay_ratio asks for; a warm-up of the whole capacity ends"
+    return f"{', '.join(said)}: as many as replay_ratio asks for"
 
 
 def _counted(learner: ReplayLearner) -> list[int]:
@@ -80,25 +121,6 @@ def _counted(learner: ReplayLearner) -> list[int]:
 
     learner.step = step  # pyright: ignore[reportAttributeAccessIssue]
     return made
-
-
-def _check_full(rollouts: Recorded) -> None:
-    algo, rows = cast(ReplayConfig, rollouts[0].setup.config.algo), rollouts[0].rollout.rows
-    capacity = rows * (algo.window + 2 * algo.rollout + 1)
-    learner = _learner(rollouts, replay_capacity=capacity, replay_warmup=capacity, gauge_every=0)
-    made, stored = _counted(learner), 0
-    for one in islice(cycle(rollouts), 4 * capacity):
-        learner.update(one.rollout, lag=1)
-        stored += one.rollout.valid_steps
-        if stored >= capacity or not stored:
-            break
-    if stored >= capacity and learner.replay.windows and not made:
-        raise Problem(
-            f"no optimiser step is made after {stored} steps, with replay_warmup = replay_capacity = "
-            f"{capacity}",
-            "Likely cause: the warm-up counts the steps in memory, where final observations take slots, too",
-            "Fix: count the steps that were ever stored",
-        )
 
 
 def exploration(rollouts: Recorded) -> str:
@@ -303,7 +325,14 @@ def replay_resumed(rollouts: Recorded) -> str:
             parameter += 0.1
     learned = Learned(updates=ours.updates, optimizer=tensors)
     load_learner(other, learned)
-    found = []
+    loaded, found = learner_tensors(other), []
+    for name, leaf in tensors.items():
+        if name not in loaded or not torch.equal(loaded[name].nan_to_num(), leaf.nan_to_num()):
+            raise Problem(
+                f"{name} of a saved learner is another number in the one that loads it",
+                "Likely cause: it is saved and not loaded",
+                "Fix: see ReplayLearner.load_more",
+            )
     for learner in (ours, other):
         for one in rollouts[-2:]:
             learner.update(one.rollout, 0.5, lag=1)

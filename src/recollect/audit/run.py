@@ -104,7 +104,7 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
     "head": (q_head_checks.action_values, q_head_checks.random_actions, q_head_checks.noise),
     "training": (
         replay_checks.target_network,
-        replay_checks.warm_up,
+        replay_learner_checks.warm_up,
         replay_learner_checks.replay_ratio,
         replay_learner_checks.exploration,
         replay_learner_checks.noise_drawn,
