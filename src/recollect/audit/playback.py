@@ -13,7 +13,10 @@ from recollect.policy.policy import Policy
 
 
 class Playback:
-    """The observations and ends of a log, again and again, for a policy with these spaces."""
+    """The observations and ends of a log, again and again, for a policy with these spaces.
+
+    After the last step all rows begin an episode, so that no memory is carried to the start of the log.
+    """
 
     agents = 1
 
@@ -34,7 +37,7 @@ class Playback:
         self.time += 1
         return Step(
             obs=tree.index(log.obs, t + 1),
-            first=log.first[t + 1],
+            first=log.first[t + 1] | (t + 1 == len(log.reward)),
             reward=log.reward[t],
             terminated=log.terminated[t],
             truncated=log.truncated[t],
