@@ -15,7 +15,7 @@ from recollect.policy.policy import Policy
 class Playback:
     """The observations and ends of a log, again and again, for a policy with these spaces.
 
-    After the last step all rows begin an episode, so that no memory is carried to the start of the log.
+    Where it starts again all rows begin an episode, so that no memory is carried over.
     """
 
     agents = 1
@@ -29,21 +29,25 @@ class Playback:
     def reset(self, seed: int) -> Tree:
         """Start from the first step."""
         self.time.zero_()
-        return tree.index(self.log.obs, 0)
+        return self._now()
 
     def step(self, action: Tree) -> Step:
         """The next step of the log."""
-        log, t = self.log, int(self.time) % len(self.log.reward)
+        log, T = self.log, len(self.log.reward)
+        t = int(self.time) % T
         self.time += 1
         return Step(
-            obs=tree.index(log.obs, t + 1),
-            first=log.first[t + 1] | (t + 1 == len(log.reward)),
+            obs=self._now(),
+            first=log.first[t + 1] | (t + 1 == T),
             reward=log.reward[t],
             terminated=log.terminated[t],
             truncated=log.truncated[t],
             valid=log.valid[t],
             final_obs=tree.index(log.final_obs, t),
         )
+
+    def _now(self) -> Tree:
+        return tree.index(self.log.obs, int(self.time) % len(self.log.reward))
 
     def close(self) -> None:
         """Release nothing."""
@@ -55,4 +59,4 @@ class Playback:
     def restore(self, snapshot: dict[str, Tensor]) -> Tree:
         """Continue from there."""
         self.time.copy_(snapshot["time"])
-        return tree.index(self.log.obs, int(self.time) % len(self.log.reward))
+        return self._now()
