@@ -6,16 +6,15 @@ Scripted rollouts fill small replays until new steps have overwritten old ones m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 from recollect.audit.drawn_replay import Recorded
+from recollect.audit.gpu_path import without_reads
 from recollect.audit.replay_script import Lists, Sizes, drawn, script
 from recollect.audit.results import Passed, Problem
-from recollect.base import devices, tree
+from recollect.base import tree
 from recollect.errors import RecollectError
 from recollect.experience.replay import Replay
 from recollect.experience.sum_tree import SumTree
@@ -156,7 +155,7 @@ def replay_draws(rollouts: Recorded) -> Passed:
         )
     worst = _frequencies(which, expected, "windows")
     _check_buffers(replay, generator)
-    with _without_reads():
+    with without_reads():
         _check_bad_priorities(replay, entries)
     return Passed(f"{DRAWS} draws of {len(entries)} windows, and of a large tree", worst, SIGMAS)
 
@@ -223,13 +222,6 @@ def _check_buffers(replay: Replay, generator: torch.Generator) -> None:
             "Likely cause: both use the same memory",
             "Fix: let two buffers take turns",
         )
-
-
-@contextmanager
-def _without_reads() -> Iterator[None]:
-    """The path of a GPU, which reads no number on the host."""
-    with mock.patch.object(devices, "synchronises", return_value=True):
-        yield
 
 
 def _check_bad_priorities(replay: Replay, entries: Tensor) -> None:
