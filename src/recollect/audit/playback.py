@@ -20,7 +20,10 @@ class Playback:
 
     agents = 1
 
-    def __init__(self, log: EnvLog, policy: Policy) -> None:
+    def __init__(self, log: EnvLog, policy: Policy, truncation_gap: int | None = None) -> None:
+        """With ``truncation_gap`` it is ``Capturable``."""
+        if truncation_gap is not None:
+            self.truncation_gap = truncation_gap
         self.log, self.num_envs, self.device = log, log.reward.shape[1], log.reward.device
         self.observation_space: gym.Space = policy.observation_space
         self.action_space: gym.Space = policy.action_space

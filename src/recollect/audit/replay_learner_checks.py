@@ -14,6 +14,7 @@ from torch import Tensor
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import acting, make_learner
 from recollect.audit.drawn_replay import Recorded
+from recollect.audit.gpu_path import without_reads
 from recollect.audit.playback import Playback
 from recollect.audit.replay_loss_checks import preferred
 from recollect.audit.replay_script import ROWS, Sizes, script
@@ -21,6 +22,7 @@ from recollect.audit.results import Problem, Skip
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.config.replay import STORED, ReplayConfig
+from recollect.errors import EnvError
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner
 from recollect.learning.replay_learner import ReplayLearner, add
@@ -302,6 +304,46 @@ def replay_rows(rollouts: Recorded) -> str:
             "Fix: row = actor * rows of an actor",
         )
     return f"4 rollouts of 2 actors with {ROWS} rows each, in any order, are in their own rows"
+
+
+def final_observations(rollouts: Recorded) -> str:
+    """On the path of a GPU the final observations of time limits are those of the env, none is lost."""
+    one, algo = rollouts[-1], cast(ReplayConfig, rollouts[0].setup.config.algo)
+    policy, log, rows = copy.deepcopy(one.policy), one.log, one.rollout.rows
+    log = replace(log, truncated=log.truncated | (log.valid & ~log.terminated))  # at every step
+    options: dict[str, Any] = {"rollout": algo.rollout, "seed": 0, **acting(algo).keywords()}
+    options |= {"keeps_finals": True, "needs_values": False}
+    with without_reads():
+        finals = Actor(Playback(log, policy, truncation_gap=1), policy, **options).collect().finals
+        time, row = log.cut.nonzero(as_tuple=True)
+        if not len(time):
+            raise Skip("no step was valid")
+        found = torch.zeros(0) if finals is None else finals.time * rows + finals.row
+        if finals is None or not torch.equal(found.sort().values, time * rows + row):
+            raise Problem(
+                f"{len(found)} final observations are kept of {len(time)} steps that were truncated, or of "
+                "other steps",
+                "Likely cause: a second time limit of a row takes the place of the first",
+                "Fix: give each time limit of a row its own place",
+            )
+        for ours, theirs in zip(tree.leaves(finals.obs), tree.leaves(log.final_obs)):
+            if not torch.equal(ours.nan_to_num(), theirs[finals.time, finals.row].nan_to_num()):
+                raise Problem(
+                    "a final observation is not that of the env",
+                    "Likely cause: it is that after the reset, or of another time limit",
+                    "Fix: copy it before the next step of the env",
+                )
+        if int(log.cut.sum(0).max()) > 1:
+            try:
+                Actor(Playback(log, policy, truncation_gap=NEVER), policy, **options).collect()
+            except EnvError:
+                return f"{len(time)} are kept; one that has no place ends the run"
+            raise Problem(
+                "a final observation that has no place is lost, and nothing says so",
+                "Likely cause: the env declares a truncation_gap that is too large, and nothing checks it",
+                "Fix: raise, as targets would have another observation's value",
+            )
+    return f"{len(time)} are kept"
 
 
 def replay_resumed(rollouts: Recorded) -> str:

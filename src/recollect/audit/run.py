@@ -64,7 +64,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         *STATE,
     ),
     "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses),
-    "head": (head_checks.densities, head_checks.entropies),
+    "head": (head_checks.densities, head_checks.entropies, head_checks.exploration),
     "training": (
         update_checks.padding,
         update_checks.normalisers,
@@ -109,6 +109,7 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         replay_learner_checks.warm_up,
         replay_learner_checks.replay_ratio,
         replay_learner_checks.exploration,
+        replay_learner_checks.final_observations,
         replay_learner_checks.noise_drawn,
         replay_learner_checks.staleness,
         replay_learner_checks.replay_resumed,
