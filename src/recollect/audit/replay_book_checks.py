@@ -303,7 +303,8 @@ def replay_saved(rollouts: Recorded) -> str:
     device = rollouts[0].rollout.reward.device
     replay = SMALL.make(device, EXPONENT)
     _fill(replay)
-    replay.update(_entries(replay)[::2], torch.rand(len(_entries(replay)[::2]), device=device))
+    entries = _entries(replay)[::2]
+    replay.update(entries, torch.linspace(0.1, 2.0, len(entries), device=device))
     saved = tree.clone(replay.state_dict())
     other = SMALL.make(device, EXPONENT)
     other.load_state_dict(saved)

@@ -26,8 +26,13 @@ TOLERANCE = 1e-3
 TRIED: tuple[dict[str, Any], ...] = (
     {"bootstrap_time_limits": True, "rescale": True, "double": True},
     {"bootstrap_time_limits": False, "rescale": False, "double": True},
-    {"bootstrap_time_limits": True, "rescale": False, "double": False, "kappa": 0.3}
-    | {"target_quantiles": 5},
+    {
+        "bootstrap_time_limits": True,
+        "rescale": False,
+        "double": False,
+        "kappa": 0.3,
+        "target_quantiles": 5,
+    },
 )
 """Settings that are tried whatever the config says; those that an algorithm does not have are left out."""
 

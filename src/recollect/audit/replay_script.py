@@ -84,6 +84,13 @@ class Sizes:
     stride: int = 2
     stores_states: bool = True
 
+    def __str__(self) -> str:
+        states = "stored" if self.stores_states else "rebuilt"
+        return (
+            f"{self.capacity} slots, burn-in {self.burn_in}, length {self.length}, n-step {self.n_step}, "
+            f"stride {self.stride}, states {states}"
+        )
+
     def make(self, device: torch.device | str, priority_exponent: float = 0.0, rows: int = ROWS) -> Replay:
         """An empty replay, by default of the script's rows."""
         like = torch.zeros(1, device=device)
