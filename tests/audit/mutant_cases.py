@@ -85,6 +85,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "iqn": (ScriptedEnv, REPLAY | {"algo": "iqn"}),
     "opponent": (TwoSides, DUEL),
     "league": (TwoSides, SMALL | {"vs": "league", "core": GRUConfig(hidden=8)}),
+    "learners in processes": (
+        "treasure-hunt",
+        REPLAY | {"policies": "independent", "env_kwargs": {"length": 8}, "learner_processes": True},
+    ),
     "actors in processes": (ScriptedEnv, SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2}),
     "actors that run ahead": (
         ScriptedEnv,

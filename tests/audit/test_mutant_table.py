@@ -21,7 +21,7 @@ from tests.mutants.process_bugs import MUTANTS as PROCESS_MUTANTS
 
 BY_NAME = {mutant.name: mutant for mutant in (*PROCESS_MUTANTS, *MUTANTS)}
 ROWS = {(row["bug"], row["training"]): row["check"] for row in table.planted()}
-TRAINED = {"updates", "same seed", "versions"}
+TRAINED = {"updates", "same seed", "versions", "learner processes"}
 """Checks that train; for all others a short training is left out."""
 
 

@@ -288,3 +288,6 @@ def _check_training(
         )
     for group in groups:
         report(checked("training", "same seed", partial(same_seed, group), group))
+    if setup.learner_processes and is_repeatable:
+        apart = partial(loop_checks.learner_processes, trainings[0], setup, rows)
+        report(checked("training", "learner processes", apart))
