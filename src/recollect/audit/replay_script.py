@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,7 +116,8 @@ class Sizes:
         return replace(rollout, state_steps=steps, states=rollout.states[list(steps)])
 
 
-class Slot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Slot:
     """A step, or the observation after a truncated one."""
 
     number: int
@@ -157,7 +158,7 @@ class Lists:
                     continue
                 if self.open[row] is None or first[t][row]:
                     if self.open[row] is not None:  # the outcome of the last action is not known
-                        slots[-1] = slots[-1]._replace(is_step=False)
+                        slots[-1] = replace(slots[-1], is_step=False)
                     self.open[row] = len(slots)
                 start, has_state = self.open[row] or 0, t in rollout.state_steps
                 state = self.states[row] if has_state else -1
