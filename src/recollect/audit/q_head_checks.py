@@ -149,7 +149,8 @@ def random_actions(rollouts: Recorded) -> Passed:
                         measured=worst,
                         tolerance=SIGMAS,
                     )
-    return Passed(f"{len(RATES) * ROWS} times {DRAWS} actions: shares as epsilon says", worst, SIGMAS)
+    said = f"{len(RATES) * ROWS} times {DRAWS} actions: shares as epsilon says"
+    return Passed(f"{said}, to {worst:.1f} standard deviations (tolerance {SIGMAS:g})", worst, SIGMAS)
 
 
 @torch.no_grad()

@@ -157,7 +157,8 @@ def replay_draws(rollouts: Recorded) -> Passed:
     _check_buffers(replay, generator)
     with without_reads():
         _check_bad_priorities(replay, entries)
-    return Passed(f"{DRAWS} draws of {len(entries)} windows, and of a large tree", worst, SIGMAS)
+    said = f"{DRAWS} draws of {len(entries)} windows, and of a large tree"
+    return Passed(f"{said}: to {worst:.1f} standard deviations (tolerance {SIGMAS:g})", worst, SIGMAS)
 
 
 def _fill(replay: Replay) -> None:
