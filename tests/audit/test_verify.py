@@ -400,7 +400,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert main(["verify", "verify_worlds.py:ScriptedEnv", *FLAGS]) == 0
     out = capsys.readouterr().out
     assert "gradient flow" in out
-    assert out.splitlines()[-1] == "ScriptedEnv: 31 ok, 1 skipped"
+    assert out.splitlines()[-1] == "ScriptedEnv: 33 ok, 1 skipped"
     assert max(map(len, out.splitlines())) <= 80
     assert main(["verify", "verify_worlds.py:NeverResets", *FLAGS]) == 1
     out = capsys.readouterr().out
