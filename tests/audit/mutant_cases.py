@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from recollect.config.policy import EncoderConfig
+from recollect.config.q_heads import QHeadConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from tests.support.helpers import ArenaWorld, ScriptedEnv
 from tests.support.two_sides import TwoSides
@@ -78,9 +79,16 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "r2d2, priorities": (ScriptedEnv, REPLAY | {"priority_exponent": 0.9}),
     "r2d2, frames": (ScriptedEnv, REPLAY | {"core": "frames", "states": "rebuilt"}),
     "r2d2, fillers": (fillers, REPLAY),
+    "r2d2, soft target": (ScriptedEnv, REPLAY | {"target_every": None, "target_rate": 0.2}),
+    "r2d2, noisy": (ScriptedEnv, REPLAY | {"head": QHeadConfig(hidden=(8,), noisy=True)}),
+    "r2d2, stride": (ScriptedEnv, REPLAY | {"stride": 4, "rollout": 10}),
     "iqn": (ScriptedEnv, REPLAY | {"algo": "iqn"}),
     "opponent": (TwoSides, DUEL),
     "league": (TwoSides, SMALL | {"vs": "league", "core": GRUConfig(hidden=8)}),
+    "learners in processes": (
+        "treasure-hunt",
+        REPLAY | {"policies": "independent", "env_kwargs": {"length": 8}, "learner_processes": True},
+    ),
     "actors in processes": (ScriptedEnv, SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2}),
     "actors that run ahead": (
         ScriptedEnv,

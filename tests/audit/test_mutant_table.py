@@ -14,13 +14,14 @@ from recollect.audit import run as engine
 from recollect.audit.results import Check
 from tests.audit import table
 from tests.audit.mutant_cases import CASES, made
+from tests.audit.not_audited import COMPLETE, NOT_AUDITED
 from tests.mutants.bugs import MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.process_bugs import MUTANTS as PROCESS_MUTANTS
 
 BY_NAME = {mutant.name: mutant for mutant in (*PROCESS_MUTANTS, *MUTANTS)}
 ROWS = {(row["bug"], row["training"]): row["check"] for row in table.planted()}
-TRAINED = {"updates", "same seed", "versions"}
+TRAINED = {"updates", "same seed", "versions", "learner processes"}
 """Checks that train; for all others a short training is left out."""
 
 
@@ -76,6 +77,14 @@ def test_the_table_names_bugs_and_trainings_that_exist():
     assert {bug for bug, _ in ROWS} <= set(BY_NAME)
     assert {training for _, training in ROWS} <= set(CASES)
     assert len(ROWS) > 100
+
+
+def test_every_bug_of_these_lists_is_audited_or_has_a_reason():
+    """S004-19: replay, Q heads and exploration."""
+    every = [mutant.name for mutants in COMPLETE for mutant in mutants]
+    exempt = [name for names in NOT_AUDITED.values() for name in names]
+    assert set(exempt) <= set(every)
+    assert {bug for bug, _ in ROWS} & set(every) == set(every) - set(exempt)
 
 
 @pytest.mark.usefixtures("warm_children")

@@ -45,6 +45,20 @@ def test_every_core_and_precision_at_a_thousand_steps(
     assert_clean(ScriptedEnv, core=core, precision=precision, **SMALL, **more)
 
 
+STATELESS = {"frames": {"states": "rebuilt"}, "none": {"states": "rebuilt", "burn_in_steps": 0}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("core", sorted(CORES))
+def test_every_core_and_precision_with_a_replay(core: str, precision: str):
+    """S004-19: errors, losses and checkpoints of replayed sequences, for every core."""
+    if precision == "bf16" and probe() != "ok":
+        pytest.skip(f"bf16 does not work on this CPU: {probe()}")
+    settings = REPLAY | STATELESS.get(core, {})
+    assert_clean(ScriptedEnv, **settings | {"core": core, "precision": precision})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["r2d2", "iqn", "impala"])
 def test_every_algorithm_at_a_thousand_steps(algo: str, monkeypatch: pytest.MonkeyPatch):

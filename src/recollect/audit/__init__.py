@@ -14,7 +14,9 @@ gradient       it reaches every weight, flows through time inside a chunk, and n
 
 For algorithms that replay old steps, such as R2D2, some checks differ (``replay_checks``): the sequences of
 the replay are compared with the env's log, padding must weigh nothing, the burn-in must recompute the
-recorded values, no gradient may reach it, and the target network must move as configured.
+recorded values, no gradient may reach it, and the target network must move as configured. Scripted replays
+are compared with plain lists of their episodes (``replay_book_checks``); losses, action values and
+exploration with their formulas (``replay_loss_checks``, ``q_head_checks``, ``exploration_checks``).
 
 If several groups of agents have a policy each, all but ``env`` are checked for every group.
 """

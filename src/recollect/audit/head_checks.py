@@ -14,6 +14,7 @@ from recollect.audit.results import Passed, Problem, Skip
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.base.types import Tree
+from recollect.errors import ConfigError
 from recollect.policy.distributions import (
     Bernoulli,
     Categorical,
@@ -24,6 +25,7 @@ from recollect.policy.distributions import (
     Shaped,
     TanhGaussian,
 )
+from recollect.policy.heads import ActionHead
 
 DRAWS = 2_000
 ROWS = 8
@@ -144,4 +146,22 @@ def entropies(rollouts: Sequence[RecordedRollout]) -> Passed:
         f"entropies {float(entropy.min()):.2f} to {float(entropy.max()):.2f} agree with {DRAWS} draws",
         max(worst, 0.0),
         ENTROPY_TOLERANCE,
+    )
+
+
+def exploration(rollouts: Sequence[RecordedRollout]) -> str:
+    """A head that draws from its distribution refuses a rate of exploration, which it would ignore."""
+    one = rollouts[-1]
+    if not isinstance(one.policy.head, ActionHead):
+        raise Skip("the head is your own")
+    outputs = _outputs(one)[:-1]
+    rates = torch.ones(len(outputs[1]), device=one.rollout.reward.device)
+    try:
+        one.policy.head.choose(outputs, None, False, rates)
+    except ConfigError:
+        return "a rate of exploration is refused: actions are drawn from their distribution"
+    raise Problem(
+        "the head takes a rate of exploration and ignores it",
+        "Likely cause: it is an argument of `choose` that nothing reads",
+        "Fix: raise, or use it",
     )

@@ -18,7 +18,7 @@ from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.config.league import LEAGUE
 from recollect.config.replay import ReplayConfig
-from recollect.errors import AlignmentError
+from recollect.errors import AlignmentError, RecollectError
 from recollect.learning import diagnostics
 from recollect.policy.head_contract import Field
 from recollect.policy.policies import by_group
@@ -152,6 +152,36 @@ def same_seed(trained: Trained, again: Trained | None, setup: Setup) -> str:
         "NumPy), or an env that repeats an episode from a seed but not the episodes after it",
         "Fix: draw from a generator that reset(seed) or the config's seed sets",
     )
+
+
+def learner_processes(trained: dict[str, Trained], setup: Setup, rows: int) -> str:
+    """Learners in processes of their own end with the weights and metrics of those in this one."""
+    advice = (
+        "Likely cause: rollouts or weights arrive late, in part, or at another group, or more is learned "
+        "from than was collected",
+        "Fix: in lockstep each learner gets the last rollout of its group, and returns all weights",
+    )
+    config = replace(setup.config, learner_processes=True)
+    try:
+        there = short_training(replace(setup, config=config), rows)
+    except RecollectError as error:
+        raise Problem(f"learners in processes of their own stop: {error}", *advice) from None
+    for name, here in trained.items():
+        other, group = there[name], f"group {name}: " if name else ""
+        differ = [
+            f"the metric {metric}"
+            for metric in ("minibatches", "gradient_steps", "reward/mean")
+            if [row.get(metric) for row in here.metrics] != [row.get(metric) for row in other.metrics]
+        ]
+        differ += [key for key, was in here.after.items() if not torch.equal(was, other.after[key])]
+        if differ:
+            found = (
+                f"{group}{differ[0]} of a learner in a process of its own is not that of one in this process"
+            )
+            if setup.config.device.startswith("cuda"):
+                raise Doubt(found, "A GPU may add numbers in another order each time; a CPU does not")
+            raise Problem(found, *advice)
+    return f"{len(trained)} learners in processes: the weights and metrics of one process, bit for bit"
 
 
 def run_metrics(agent: Agent, setup: Setup) -> str:

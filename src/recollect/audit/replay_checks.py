@@ -27,7 +27,6 @@ from recollect.base.formatting import tiny
 from recollect.base.types import Tree
 from recollect.config.replay import ReplayConfig
 from recollect.learning.replay_algorithm import Windows
-from recollect.learning.replay_learner import ReplayLearner
 
 POISON = 12345.0
 """Stands where no loss may read."""
@@ -357,32 +356,6 @@ def through_time(rollouts: Recorded) -> str:
         f"a loss reaches back {reach} learned steps, exactly 0 over {totals['other chunks']} other "
         f"sequences and over the {drawn.algo.burn_in_steps} steps of the burn-in"
     )
-
-
-def warm_up(rollouts: Recorded) -> str:
-    """Nothing is learned before ``replay_warmup`` steps were stored, and then it is."""
-    one = rollouts[0]
-    stored = [int(recorded.log.valid.sum()) for recorded in rollouts]
-    limit = stored[0] + 1  # reached by the second rollout
-    algo = replace(cast(ReplayConfig, one.setup.config.algo), replay_warmup=limit)
-    learner = cast(
-        ReplayLearner, make_learner(copy.deepcopy(one.policy), algo, rows=one.rollout.rows, seed=1)
-    )
-    total = 0
-    for number, recorded in enumerate(rollouts):
-        steps_before = learner.gradient_steps
-        learner.update(recorded.rollout, lag=1)
-        total += stored[number]
-        if total < limit and learner.gradient_steps:
-            raise Problem(
-                f"after {total} stored steps {learner.gradient_steps} optimiser steps were made, and "
-                f"replay_warmup is {limit}",
-                "Likely cause: the warm-up is not checked, or counts something else than stored steps",
-                "Fix: learn once the replay has stored replay_warmup steps",
-            )
-        if total >= limit and learner.replay.windows and learner.gradient_steps > steps_before:
-            return f"no optimiser step before {limit} stored steps; {learner.gradient_steps} after {total}"
-    raise Skip("too few steps were recorded for an optimiser step (the env is slow)")
 
 
 _TIMED = ("obs", "first", "action", "reward", "terminated", "is_step", "weight")

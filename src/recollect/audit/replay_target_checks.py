@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from recollect.algos import r2d2
 from recollect.algos.catalog import make_learner
 from recollect.audit.drawn_replay import COUNT, Drawn, Recorded
 from recollect.audit.recorded_rollouts import RecordedRollout
 from recollect.audit.replay_checks import POISON, SENTINEL
+from recollect.audit.replay_loss_checks import n_step_parts
 from recollect.audit.results import Passed, Problem, Skip
 from recollect.base.formatting import tiny
 from recollect.config.replay import ReplayConfig
 from recollect.experience.returns import n_step
-from recollect.learning.replay_algorithm import Windows, windows
+from recollect.learning.replay_algorithm import Windows
 from recollect.learning.replay_learner import ReplayLearner, add
-from recollect.learning.value_functions import double_q, mixed_priority
-from recollect.policy.q_heads import QHead
+from recollect.learning.value_functions import mixed_priority
 
-TARGET_TOLERANCE, ERROR_TOLERANCE = 1e-5, 1e-3
+TARGET_TOLERANCE = 1e-5
 
 
 def targets(rollouts: Recorded) -> Passed:
@@ -34,7 +32,8 @@ def targets(rollouts: Recorded) -> Passed:
     batch, algo = drawn.batch(), drawn.algo
     generator = torch.Generator().manual_seed(4)
     value = torch.randn(batch.reward.shape, generator=generator).to(batch.reward.device) + 3
-    expected = _n_step(batch, value.double(), batch.terminated, algo)
+    total, power, at = n_step_parts(batch, batch.terminated, algo)
+    expected = total + power * value.double().cpu().gather(0, at)
     found = n_step(
         reward=batch.reward,
         value=value,
@@ -96,72 +95,6 @@ def _check_error(drawn: Drawn, batch: Windows) -> None:
                 )
 
 
-def errors(rollouts: Recorded) -> Passed:
-    """The errors of R2D2 equal their formula, from both networks' values of each sequence."""
-    drawn = rollouts.drawn
-    learner, policy = drawn.learner, drawn.one.policy
-    if learner.algorithm is not r2d2:
-        raise Skip("the errors of this algorithm are drawn at random, or not known")
-    head = cast(QHead, policy.head)
-    target = copy.deepcopy(policy)
-    generator = torch.Generator().manual_seed(6)
-    with torch.no_grad():  # other weights, so that the networks cannot be mixed up
-        for weight in target.parameters():
-            weight += 0.2 * torch.randn(weight.shape, generator=generator).to(weight.device)
-    largest = 0.0
-    for limits, rescaled in product((True, False), (True, False)):
-        algo = replace(cast(Any, drawn.algo), bootstrap_time_limits=limits, rescale=rescaled, double=True)
-        weight = torch.ones_like(drawn.sample.reward[0])
-        batch = windows(policy, target, drawn.sample, algo, weight=weight)
-        rng = torch.Generator(batch.reward.device).manual_seed(0)
-        with torch.no_grad():
-            found = learner.algorithm.loss(policy, target, batch, algo, rng).error
-            q, older = (
-                network.unroll(batch.obs, state, batch.first)[0]
-                for network, state in ((policy, batch.state), (target, batch.target_state))
-            )
-        chosen = head.of(q, batch.action).double()
-        best = double_q(head, online=q, target=older).double()
-        if rescaled:  # h^-1 in the paper's form
-            size = best.abs()
-            best = best.sign() * ((((1 + 4e-3 * (size + 1.001)).sqrt() - 1) / 2e-3) ** 2 - 1)
-        # Whether an episode ends at a limit is known from the log, not from the batch.
-        cut = cast(Tensor, drawn.of_log("truncated"))[drawn.algo.burn_in_steps :]
-        over = cast(Tensor, drawn.of_log("terminated"))[drawn.algo.burn_in_steps :]
-        over = (over if limits else over | cut) & batch.is_step
-        goal = _n_step(batch, best, over, algo)
-        goal = goal.sign() * ((goal.abs() + 1).sqrt() - 1) + 1e-3 * goal if rescaled else goal
-        gap = (found.double().cpu() - (goal - chosen[: len(goal)].cpu()).abs()).abs()
-        unit = goal.abs().max().clamp(min=1)
-        largest = max(largest, float((gap / unit).masked_fill(~batch.learned.cpu(), 0).max()))
-        if not largest <= ERROR_TOLERANCE:
-            raise Problem(
-                f"the errors of a minibatch differ from their formula by {largest:.1e} (tolerance "
-                f"{ERROR_TOLERANCE:.0e}), with bootstrap_time_limits={limits}, rescale={rescaled}",
-                "Likely cause: a time limit counts as a termination or the other way round, the wrong "
-                "network chooses or values the next action, or targets are rescaled at the wrong place",
-                "Fix: see the equations of recollect.algos.r2d2",
-                measured=largest,
-                tolerance=ERROR_TOLERANCE,
-            )
-    return Passed(f"the errors of {COUNT} sequences equal their formula", largest, ERROR_TOLERANCE)
-
-
-def _n_step(batch: Windows, value: Tensor, over: Tensor, algo: ReplayConfig) -> Tensor:
-    """[L, M] float64: n-step targets, step by step."""
-    reward, is_over, is_step = (x.tolist() for x in (batch.reward.double(), over, batch.is_step))
-    values = value.tolist()
-    expected = torch.zeros(len(batch.weight), batch.reward.shape[1], dtype=torch.float64)
-    for j, column in product(range(len(expected)), range(expected.shape[1])):
-        total, m, ended = 0.0, 0, not is_step[j][column]
-        while m < algo.n_step and not ended and is_step[j + m][column]:
-            total += algo.gamma**m * reward[j + m][column]
-            ended = is_over[j + m][column]
-            m += 1
-        expected[j, column] = total if ended else total + algo.gamma**m * values[j + m][column]
-    return expected
-
-
 def priorities(rollouts: Recorded) -> str:
     """The priority of a sequence is made of its own learned steps, and belongs to it."""
     one, algo = rollouts[0], cast(ReplayConfig, rollouts[0].setup.config.algo)
@@ -179,14 +112,10 @@ def priorities(rollouts: Recorded) -> str:
             "Likely cause: padding counts in the maximum or the mean of the errors",
             "Fix: take both over learned steps",
         )
-    plain = [
-        algo.priority_eta * float(own.max()) + (1 - algo.priority_eta) * float(own.mean())
-        for own in (error[:, i][batch.learned[:, i]] for i in range(COUNT))
-        if len(own)
-    ]
+    plain = _plain(error, batch.learned, algo.priority_eta)
     has = batch.learned.any(0)
-    gap = float((base[has].double().cpu() - torch.tensor(plain, dtype=torch.float64)).abs().max())
-    if not gap <= TARGET_TOLERANCE * max(1.0, *plain):
+    gap = float((base.double().cpu() - plain).abs().max())
+    if not gap <= TARGET_TOLERANCE * float(plain.max().clamp(min=1)):
         raise Problem(
             f"priorities differ from eta max + (1 - eta) mean by {gap:.1e}",
             "Likely cause: the mean is divided by all positions",
@@ -198,19 +127,52 @@ def priorities(rollouts: Recorded) -> str:
     return f"{int(has.sum())} priorities of {COUNT} sequences are those of their own learned steps"
 
 
+def _plain(error: Tensor, learned: Tensor, eta: float) -> Tensor:
+    """[M] float64: eta max + (1 - eta) mean over the learned steps of each sequence, 0 without any."""
+    own = [column[kept].double().cpu() for column, kept in zip(error.t(), learned.t())]
+    found = [eta * float(x.max()) + (1 - eta) * float(x.mean()) if len(x) else 0.0 for x in own]
+    return torch.tensor(found, dtype=torch.float64)
+
+
 def _check_owners(one: RecordedRollout, rollouts: Recorded) -> None:
     """After an optimiser step the replay holds the priorities of the sequences that were drawn."""
+    algo = cast(ReplayConfig, one.setup.config.algo)
+    seen = _watched_step(rollouts, algo)
+    expected = _plain(seen["error"], seen["learned"], algo.priority_eta)
+    if "updated" not in seen:
+        raise Problem("an optimiser step sets no priority", "Fix: call Replay.update after each step")
+    gap = float((seen["priority"].double().cpu() - expected).abs().max())
+    if not torch.equal(seen["updated"], seen["entries"]) or not gap <= TARGET_TOLERANCE * float(
+        expected.max().clamp(min=1)
+    ):
+        raise Problem(
+            "the priorities of an optimiser step go to other sequences than its errors came from",
+            "Likely cause: sequences and errors are in another order, or padding counts",
+            "Fix: update the entries of the sample with the errors of the same columns",
+        )
+
+
+def _watched_step(rollouts: Recorded, algo: ReplayConfig) -> dict[str, Tensor]:
+    """What one optimiser step draws, learns from and updates, from a replay of all rollouts."""
+    one = rollouts[0]
     policy = copy.deepcopy(one.policy)
-    learner = cast(ReplayLearner, make_learner(policy, one.setup.config.algo, rows=one.rollout.rows, seed=1))
+    learner = cast(ReplayLearner, make_learner(policy, algo, rows=one.rollout.rows, seed=1))
     for recorded in rollouts:
         add(learner.replay, recorded.rollout)
+    if not learner.replay.windows:
+        raise Skip("no sequence is complete: too few steps were recorded (the env is slow)")
     seen: dict[str, Any] = {}
-    replay, algorithm, algo = learner.replay, learner.algorithm, learner.config
+    replay, algorithm = learner.replay, learner.algorithm
     sample, update = replay.sample, replay.update
+    (slots,) = replay.ready[:-1].nonzero(as_tuple=True)
+    generator = torch.Generator(replay.device).manual_seed(2)
+    # Unequal priorities, so that probabilities differ.
+    spread = torch.rand(len(slots), generator=generator, device=replay.device) + 0.1
+    update(replay.read(slots).entries, spread)
 
     def watched_sample(*args: Any, **kwargs: Any) -> Any:
         found = sample(*args, **kwargs)
-        seen["entries"] = found.entries.clone()
+        seen["entries"], seen["probability"] = found.entries.clone(), found.probability.clone()
         return found
 
     def watched_update(entries: Tensor, priority: Tensor) -> None:
@@ -220,17 +182,33 @@ def _check_owners(one: RecordedRollout, rollouts: Recorded) -> None:
     def watched_loss(*args: Any, **kwargs: Any) -> Any:
         found = algorithm.loss(*args, **kwargs)
         seen["error"], seen["learned"] = found.error.clone(), args[2].learned.clone()
+        seen["weight"] = args[2].weight.clone()
         return found
 
     learner.algorithm = cast(Any, SimpleNamespace(acting=algorithm.acting, loss=watched_loss))
     replay.sample, replay.update = watched_sample, watched_update  # pyright: ignore[reportAttributeAccessIssue]
     learner.step()
-    expected = mixed_priority(error=seen["error"], is_step=seen["learned"], eta=algo.priority_eta)
-    if "updated" not in seen:
-        raise Problem("an optimiser step sets no priority", "Fix: call Replay.update after each step")
-    if not torch.equal(seen["updated"], seen["entries"]) or not torch.equal(seen["priority"], expected):
-        raise Problem(
-            "the priorities of an optimiser step go to other sequences than its errors came from",
-            "Likely cause: sequences and errors are in another order, or padding counts",
-            "Fix: update the entries of the sample with the errors of the same columns",
-        )
+    return seen
+
+
+def importance(rollouts: Recorded) -> Passed:
+    """Losses are weighted by (smallest probability / probability) ^ importance_exponent, or not at all."""
+    algo = cast(Any, rollouts[0].setup.config.algo)
+    worst = 0.0
+    for exponent in (0.0, 0.6):
+        seen = _watched_step(rollouts, replace(algo, priority_exponent=0.7, importance_exponent=exponent))
+        probability, learned = seen["probability"].double(), seen["learned"]
+        expected = learned * (probability.min() / probability) ** exponent / learned.sum().clamp(min=1)
+        gap = (seen["weight"].double() - expected).abs().max() / expected.max().clamp(min=1e-12)
+        worst = max(worst, float(gap))
+        if not worst <= TARGET_TOLERANCE:
+            raise Problem(
+                f"with importance_exponent={exponent} the weights of a minibatch are {worst:.1e} off "
+                f"(tolerance {TARGET_TOLERANCE:.0e})",
+                "Likely cause: the weight grows with the probability, goes to another sequence, or counts "
+                "padding",
+                "Fix: weight = (smallest probability / probability)^exponent, over the learned steps",
+                measured=worst,
+                tolerance=TARGET_TOLERANCE,
+            )
+    return Passed("losses are weighted against the probability of their sequences", worst, TARGET_TOLERANCE)
