@@ -11,6 +11,7 @@ from tests.mutants import proofs
 from tests.mutants.advice_bugs import ADVICE
 from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import FUSED, OPTIONS, PADS, WALLS
+from tests.mutants.cpu_kernel_bugs import CPU_KERNELS
 from tests.mutants.critic_bugs import CRITICS
 from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
 from tests.mutants.dead_agent_bugs import DEAD
@@ -134,6 +135,7 @@ MUTANTS = [
     *EXPLORATION,
     *OPPONENTS,
     *OPTIMISERS,
+    *CPU_KERNELS,
     *CHOICES,
     *LEAGUES,
     *LEAGUE_GAMES,
