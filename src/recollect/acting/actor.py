@@ -11,6 +11,8 @@ from typing import Any, SupportsFloat, TypeVar
 import torch
 from torch import Tensor
 
+from recollect.acting import traced_steps
+from recollect.acting.traced_steps import TracedSteps
 from recollect.acting.truncation import (
     DeferredFinalValues,
     ImmediateFinalValues,
@@ -112,6 +114,8 @@ class Actor:
         self._records_together = (
             policy.records_together and exploration is None and not devices.synchronises(env.device)
         )
+        is_traced = self._records_together and traced_steps.suits(policy, env.device)
+        self._traced = TracedSteps(policy, self.generator) if is_traced else None
         self._keeps_finals = keeps_finals or not self._is_capturable
         self._final_values = self._make_final_values(rollout)
         graphs = graphs or Graphs(env.device, is_on=False)
@@ -131,6 +135,8 @@ class Actor:
         """``policy.act``, captured on its own if the env cannot be captured with it."""
         policy, generator = self.policy, self.generator  # not self: a reference cycle delays the clean-up
         exploration = self.exploration
+        if self._traced is not None:
+            return self._traced
         if self._records_together:
             return lambda obs, state, first: policy.choose(obs, state, first, generator)
         if self._is_capturable or not graphs.is_on:
@@ -212,6 +218,8 @@ class Actor:
         together = max(STACKED, STACKED_ROWS // self.rows)
         infos: list[dict[str, Tensor]] = []
         self._final_values.begin()
+        if self._traced is not None:
+            self._traced.begin()
         env_seconds, started = 0.0, time.monotonic()
         for t in range(out.steps):
             tree.copy_(views.obs[t], obs)

@@ -33,6 +33,8 @@ class Core(nn.Module, ABC):
     burn-in of ``reach`` steps from zeros rebuilds the state exactly."""
     rounding = 1.0
     """Factor on the tolerance between acting and learning, for cores that amplify rounding errors."""
+    is_step_traceable = False
+    """Whether ``_step`` on a CPU is the same operations for all values, so that it can be traced."""
     unrolls_in_groups = True
     """Whether ``unroll`` may split the rows into groups, one thread each (``base.row_threads``)."""
 

@@ -256,11 +256,34 @@ class Policy(nn.Module):
         self, obs: Tree, state: State, first: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Chosen, State]:
         """``act`` without the record: obs [B, ...], state, first [B] -> actions [B], state."""
+        y, of_critic, outputs, state = self.before_choice(obs, state, first)
+        return self.chosen(y, of_critic, outputs, generator), state
+
+    def before_choice(
+        self, obs: Tree, state: State, first: Tensor, run: Callable[..., Any] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, State]:
+        """A step up to the outputs of the head's linear layer [B, n], with the inputs of head and critic
+        [B, D] before them and the state after them. ``run``: in place of ``trunks.step``."""
+        head: Any = self.head
         with self.computing():
-            y, of_critic, state = self._through(trunks.step, self, obs, state, first)
+            y, of_critic, state = self._through(run or trunks.step, self, obs, state, first)
             with precision.exact(y):
-                action = self.head.choose((self.head(y), None), generator)
-        return Chosen(action, (action, y, of_critic)), state
+                return y, of_critic, head.outputs(y), state
+
+    def chosen(
+        self, y: Tensor, of_critic: Tensor, outputs: Tensor, generator: torch.Generator | None = None
+    ) -> Chosen:
+        """Sampled actions, given the results of ``before_choice``."""
+        head: Any = self.head
+        action = head.choose((head.distribution(outputs), None), generator)
+        return Chosen(action, (action, y, of_critic))
+
+    def reset(self, state: State, first: Tensor) -> State:
+        """``state`` with the initial state in the rows where ``first`` [B]."""
+        trunk = self.critic_trunk
+        if trunk is None:
+            return self.core.reset(state, first)
+        return joined(self.core.reset(state["actor"], first), trunk.core.reset(state["critic"], first))
 
     @torch.no_grad()
     def record(self, steps: Sequence[Chosen]) -> dict[str, Tensor]:
