@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from recollect.base import devices, tree, triton_support
 from recollect.base.types import State, Tree
+from recollect.policy import trunks
 from recollect.policy.encoders import Encoder
 from recollect.policy.policy import Chosen, Policy
 
@@ -92,9 +93,6 @@ def _traced(policy: Policy, obs: Tree, state: State) -> Callable[..., Any]:
     """``before_choice`` without resets, from and to the leaves of observations and state."""
     seen = len(tree.leaves(obs))
 
-    def step(encode: Any, core: Any, obs: Tree, state: State, _: Any) -> tuple[Tensor, State]:
-        return core._step(encode(obs), state)
-
     class Step(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -102,7 +100,7 @@ def _traced(policy: Policy, obs: Tree, state: State) -> Callable[..., Any]:
 
         def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
             given = tree.from_leaves(obs, leaves[:seen]), tree.from_leaves(state, leaves[seen:])
-            *outputs, after = policy.before_choice(*given, cast(Tensor, None), step)
+            *outputs, after = policy.before_choice(*given, cast(Tensor, None), trunks.step_after_reset)
             return *outputs, *tree.leaves(tree.map(lambda _, leaf: leaf, state, after))
 
     with warnings.catch_warnings():

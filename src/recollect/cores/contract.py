@@ -82,6 +82,10 @@ class Core(nn.Module, ABC):
             return y.squeeze(0), state
         return self._step(x, self.reset(state, first))
 
+    def step_after_reset(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """``step`` of a state to which ``reset`` was applied, without checks."""
+        return self._step(x, state)
+
     def steps_by_unroll(self, x: Tensor) -> bool:
         """Whether a step of x [B, D] runs as an unroll of length 1, where that is the fastest way."""
         return False

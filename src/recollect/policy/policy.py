@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
 
 
 GUARDED = (
-    *("initial_state", "has_memory", "act", "choose", "record", "step"),
+    *("initial_state", "has_memory", "act", "choose", "before_choice", "record", "reset", "step"),
     *("unroll", "unroll_core", "unroll_with_states"),
     *("evaluate_actions", "value", "actor_only", "actor_state", "_advance", "_through"),
 )
