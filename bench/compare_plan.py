@@ -53,6 +53,10 @@ def _sample_factory(variant: str, mode: str) -> Contender:
     return Contender("sample_factory_run.py", ".venv-sample-factory", options, mode == "serial")
 
 
+def _pufferlib(envs: str) -> Contender:
+    return Contender("pufferlib_run.py", ".venv-pufferlib", ("--envs", envs))
+
+
 CONTENDERS = {
     BASE: _recollect(),
     "recollect-chunk16": _recollect(16),
@@ -63,13 +67,16 @@ CONTENDERS = {
     "sample-factory": _sample_factory("default", "async"),
     "sample-factory-serial": _sample_factory("default", "serial"),
     "sample-factory-tuned": _sample_factory("tuned", "serial"),
+    "pufferlib": _pufferlib("serial"),
+    "pufferlib-processes": _pufferlib("processes"),
 }
 """The top of each script explains its variants."""
 
 
 def contenders(world: task.World) -> list[str]:
-    """Those of a world unless ``--only`` chooses: other chunks only where Recollect has chunks at all."""
-    return [name for name in CONTENDERS if world.chunk or not name.startswith(f"{BASE}-chunk")]
+    """Those of a world unless ``--only`` chooses. Other chunks and PufferLib only where there are chunks."""
+    of_chunks = (f"{BASE}-chunk", "pufferlib")
+    return [name for name in CONTENDERS if world.chunk or not name.startswith(of_chunks)]
 
 
 class Budgets(dict[str, float]):

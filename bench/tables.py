@@ -309,7 +309,23 @@ def audited(found: Any) -> Rows:
     return rows
 
 
+def floors(found: Any) -> Rows:
+    """A row for each core; its shares by number of envs, and its speed with 16."""
+    by_core: dict[str, dict[str, Any]] = {}
+    for name, row in found["rows"].items():
+        core, envs = name.removesuffix(" envs").split(", ")
+        by_core.setdefault(core, {})[f"at_{envs}"] = row["share"]
+        by_core[core][f"speed_{envs}"] = row["steps_per_second"]
+    return named(by_core, "core")
+
+
 TABLES = {
+    "floor": Table(
+        "floor",
+        "core = `{core}` | 4 envs = {at_4:.2f} | 16 envs = {at_16:.2f} | 64 envs = {at_64:.2f} | "
+        "steps/s, 4 = {speed_4:,} | 16 = {speed_16:,} | 64 = {speed_64:,}",
+        floors,
+    ),
     "suspicions": Table(
         "audit_candidates",
         "package = {package} | verdict = **{verdict}** | suspicion = {name} | occurs with = {default} | "

@@ -28,7 +28,8 @@ def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)  # from the last demo
     console.print(f"[bold]Delayed cue[/]: one of {CUES} cues, {HORIZON} blank steps, then: which was it?\n")
     console.print("1. an agent with an LSTM, until it answers 99 of 100 right")
-    settings = {"env_kwargs": TASK, "seed": 0, "eval_every": 50_000}
+    # "auto" would choose by the load of the machine, and so give other numbers when it is busy.
+    settings = {"env_kwargs": TASK, "seed": 0, "parallel": "rows", "eval_every": 50_000}
     agent = rc.train(
         "delayed-cue",
         core="lstm",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from recollect.acting.actor import Actor
 from recollect.learning import actor_critic
 from recollect.learning.learner import Learner
 from recollect.policy.normalise import PopArt
@@ -11,6 +12,7 @@ from tests.mutants import proofs
 from tests.mutants.advice_bugs import ADVICE
 from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import FUSED, OPTIONS, PADS, WALLS
+from tests.mutants.cpu_kernel_bugs import CPU_KERNELS
 from tests.mutants.critic_bugs import CRITICS
 from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
 from tests.mutants.dead_agent_bugs import DEAD
@@ -77,6 +79,17 @@ STOPPED = [
     stopped("rows permuted between observations and actions", LAYOUT[1].edits),
     stopped("observations recorded too late", LAYOUT[2].edits),
     stopped("actions are resampled when evaluated", LOSSES[2].edits),
+    stopped(
+        "records are of the step before",
+        (
+            (
+                Actor,
+                "_write",
+                "self.policy.record(acted_steps)",
+                "self.policy.record(acted_steps[:1] + acted_steps[:-1])",
+            ),
+        ),
+    ),
     stopped("burn-in from the chunk's state", BURN_IN[1].edits, proofs.burnt_run),
     stopped("burn-in for the chunks that open the rollout", BURN_IN[2].edits, proofs.burnt_run),
 ]
@@ -134,6 +147,7 @@ MUTANTS = [
     *EXPLORATION,
     *OPPONENTS,
     *OPTIMISERS,
+    *CPU_KERNELS,
     *CHOICES,
     *LEAGUES,
     *LEAGUE_GAMES,

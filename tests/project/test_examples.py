@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,14 +57,20 @@ def load(name: str) -> dict:
 
 
 def test_the_demo_runs_to_its_end(monkeypatch, tmp_path):
-    """With few steps: the table, the episode, both reports and the runs."""
-    train = rc.train
-    monkeypatch.setattr(rc, "train", lambda env, **kw: train(env, **kw | {"steps": 4096, "progress": False}))
+    """With few steps: the table, the episode, both reports and the runs, which no busy machine changes."""
+    train, asked = rc.train, []
+
+    def briefly(env: str, **settings: Any) -> rc.Agent:
+        asked.append(settings.get("parallel"))
+        return train(env, **settings | {"steps": 4096, "progress": False})
+
+    monkeypatch.setattr(rc, "train", briefly)
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "demo.py"), run_name="__main__")
     for report in ("with-memory/report.html", "comparison.html"):
         assert (tmp_path / "runs/demo" / report).stat().st_size > 10_000
     assert rc.load(tmp_path / "runs/demo/with-memory").steps >= 4096
+    assert asked == ["rows", "rows"]
 
 
 @pytest.mark.parametrize("name", sorted(SHORT))

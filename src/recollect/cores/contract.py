@@ -33,6 +33,8 @@ class Core(nn.Module, ABC):
     burn-in of ``reach`` steps from zeros rebuilds the state exactly."""
     rounding = 1.0
     """Factor on the tolerance between acting and learning, for cores that amplify rounding errors."""
+    is_step_traceable = False
+    """Whether ``_step`` on a CPU is the same operations for all values, so that it can be traced."""
     unrolls_in_groups = True
     """Whether ``unroll`` may split the rows into groups, one thread each (``base.row_threads``)."""
 
@@ -79,6 +81,10 @@ class Core(nn.Module, ABC):
             y, state = self._unroll(x.unsqueeze(0), state, first.unsqueeze(0))
             return y.squeeze(0), state
         return self._step(x, self.reset(state, first))
+
+    def step_after_reset(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """``step`` of a state to which ``reset`` was applied, without checks."""
+        return self._step(x, state)
 
     def steps_by_unroll(self, x: Tensor) -> bool:
         """Whether a step of x [B, D] runs as an unroll of length 1, where that is the fastest way."""

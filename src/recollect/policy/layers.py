@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.kernels import exact_linear
+from recollect.kernels.cpu import linear_tanh
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     # With the gain that preserves the scale of activations; that of silu is 1 / rms(silu(z)).
@@ -40,8 +41,11 @@ class Dense(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Input [..., inputs] -> [..., outputs]."""
-        if self.exact and self.norm is None and self.activation is torch.tanh:
-            return exact_linear.linear(input, self.weight, self.bias, "tanh")
+        if self.norm is None and self.activation is torch.tanh:
+            if linear_tanh.suits(input, self.weight):
+                return linear_tanh.linear_tanh(input, self.weight, self.bias)
+            if self.exact:
+                return exact_linear.linear(input, self.weight, self.bias, "tanh")
         x = (exact_linear.linear if self.exact else F.linear)(input, self.weight, self.bias)
         return self.activation(x if self.norm is None else self.norm(x))
 
