@@ -15,6 +15,7 @@ from recollect.base import tree
 from recollect.config.policy import EncoderConfig
 from recollect.cores import GRUConfig, LSTMConfig, MinGRUConfig
 from recollect.cores.lstm import LSTM
+from recollect.policy.policy import Policy
 from tests.support.helpers import TensorWorld, keep, make_actor, make_policy
 
 CORES = {
@@ -103,6 +104,16 @@ def a_step_that_differs_ends_tracing() -> None:
 
 def test_a_step_that_differs_ends_tracing():
     a_step_that_differs_ends_tracing()
+
+
+def test_a_graph_that_cannot_run_ends_tracing(monkeypatch):
+    """torch traces a product with a bool, and cannot run it."""
+    encode = Policy._encode
+    monkeypatch.setattr(Policy, "_encode", lambda self, obs: encode(self, obs) * True)
+    actor = actor_of("lstm", eager=False)
+    for _ in range(traced_steps.EAGER_ROLLOUTS + 2):
+        actor.collect()
+    assert actor._traced._has_failed  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_only_known_parts_are_traced():

@@ -23,6 +23,8 @@ from recollect.policy.policy import Chosen, Policy
 
 EAGER_ROLLOUTS = 2
 """Rollouts of an actor before it traces, which takes 0.1 s: short runs do not pay for it."""
+WARM_UP = 3
+"""Runs of a new graph, in which torch optimises it: an error would come here."""
 
 Outputs = tuple[Tensor, Tensor, Tensor, State]
 """The inputs of head and critic [B, D], the outputs of the head's linear layer [B, n], and the state."""
@@ -75,7 +77,9 @@ class TracedSteps:
             self._has_statistics = has_statistics
             try:
                 self._graph = _traced(self._policy, obs, state)
-            except Exception:  # tracing is on its way out of torch
+                for _ in range(WARM_UP):
+                    self._run(obs, state, first)
+            except Exception:  # not all that can be traced can run, and tracing is on its way out of torch
                 self._has_failed = True
                 return
         want, found = self._policy.before_choice(obs, state, first), self._run(obs, state, first)
