@@ -36,12 +36,12 @@ import torch
 
 import recollect as rc
 from recollect.acting.actor import Actor
-from recollect.algos.catalog import make_learner
+from recollect.algos.catalog import algorithm, make_learner
 from recollect.base import row_threads, tree
 from recollect.base.types import State
 from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
-from recollect.experience.chunks import Chunks
+from recollect.learning import learner
 from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 from recollect.tasks import make_task
@@ -59,8 +59,13 @@ class Stateless(Learner):
     def _zeros(self, rows: int) -> State:
         return self.policy.initial_state(rows)
 
-    def _burn_in(self, batch: Chunks, policy: Policy | None = None) -> Chunks:
-        return replace(batch, state=self._zeros(batch.count))
+    def update(self, *args: Any, **more: Any) -> Any:
+        usual = learner.burn_in
+        learner.burn_in = lambda _, batch: replace(batch, state=self._zeros(batch.count))
+        try:
+            return super().update(*args, **more)
+        finally:
+            learner.burn_in = usual
 
 
 def without_state(policy: Policy) -> Policy:
@@ -102,15 +107,15 @@ def measure(core: str, rounds: int) -> dict[str, Any]:
     rollout = copy.deepcopy(usual.collect())
     blank = replace(rollout, states=(), first=torch.zeros_like(rollout.first))
     later = replace(rollout, first=torch.rand(rollout.first.shape) < RARE)
-    gauged, learner = make_learner(policy, replace(config, gauge_every=1)), make_learner(policy, config)
-    other = Stateless(bare, config)
+    gauged, ungauged = make_learner(policy, replace(config, gauge_every=1)), make_learner(policy, config)
+    other = Stateless(bare, algorithm(config), config)
     other.deviation_check.is_checked = True
     acting = times({"with": usual.collect, "without": plain.collect}, rounds)
     learning = times(
         {
             "gauged": lambda: gauged.update(rollout),
-            "with": lambda: learner.update(rollout),
-            "later": lambda: learner.update(later),
+            "with": lambda: ungauged.update(rollout),
+            "later": lambda: ungauged.update(later),
             "without": lambda: other.update(blank),
         },
         rounds,
