@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from recollect.base import devices, tree, triton_support
 from recollect.base.types import State, Tree
-from recollect.policy import trunks
 from recollect.policy.encoders import Encoder
 from recollect.policy.policy import Chosen, Policy
 
@@ -76,7 +75,7 @@ class TracedSteps:
         if self._graph is None or has_statistics != self._has_statistics:  # then it computes something else
             self._has_statistics = has_statistics
             try:
-                self._graph = _traced(self._policy, obs, state)
+                self._graph = _traced(self._policy, obs, state, first)
                 for _ in range(WARM_UP):
                     self._run(obs, state, first)
             except Exception:  # not all that can be traced can run, and tracing is on its way out of torch
@@ -88,13 +87,12 @@ class TracedSteps:
 
     def _run(self, obs: Tree, state: State, first: Tensor) -> Outputs:
         assert self._graph is not None
-        state = self._policy.reset(state, first)
-        y, of_critic, outputs, *carried = self._graph(*tree.leaves(obs), *tree.leaves(state))
+        y, of_critic, outputs, *carried = self._graph(first, *tree.leaves(obs), *tree.leaves(state))
         return y, of_critic, outputs, tree.from_leaves(state, carried)
 
 
-def _traced(policy: Policy, obs: Tree, state: State) -> Callable[..., Any]:
-    """``before_choice`` without resets, from and to the leaves of observations and state."""
+def _traced(policy: Policy, obs: Tree, state: State, first: Tensor) -> Callable[..., Any]:
+    """``before_choice`` from and to the leaves of observations and state."""
     seen = len(tree.leaves(obs))
 
     class Step(nn.Module):
@@ -102,12 +100,13 @@ def _traced(policy: Policy, obs: Tree, state: State) -> Callable[..., Any]:
             super().__init__()
             self.policy = policy
 
-        def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
+        def forward(self, first: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
             given = tree.from_leaves(obs, leaves[:seen]), tree.from_leaves(state, leaves[seen:])
-            *outputs, after = policy.before_choice(*given, cast(Tensor, None), trunks.step_after_reset)
+            *outputs, after = policy.before_choice(*given, first)
             return *outputs, *tree.leaves(tree.map(lambda _, leaf: leaf, state, after))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that tracing is deprecated
-        graph: Any = torch.jit.trace(Step(), (*tree.leaves(obs), *tree.leaves(state)), check_trace=False)
+        given = (first, *tree.leaves(obs), *tree.leaves(state))
+        graph: Any = torch.jit.trace(Step(), given, check_trace=False)
     return graph.forward  # without the hooks of a module

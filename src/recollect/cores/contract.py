@@ -82,10 +82,6 @@ class Core(nn.Module, ABC):
             return y.squeeze(0), state
         return self._step(x, self.reset(state, first))
 
-    def step_after_reset(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """``step`` of a state to which ``reset`` was applied, without checks."""
-        return self._step(x, state)
-
     def steps_by_unroll(self, x: Tensor) -> bool:
         """Whether a step of x [B, D] runs as an unroll of length 1, where that is the fastest way."""
         return False
@@ -107,7 +103,8 @@ class Core(nn.Module, ABC):
     def reset(self, state: State, first: Tensor) -> State:
         """``state`` with the initial state in the rows where ``first`` [B]."""
         # A traced step, for an export or a compilation, must not branch on values; nor must one on a GPU.
-        if not devices.synchronises(first) and not torch.compiler.is_compiling():
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        if not is_traced and not devices.synchronises(first):
             rows = first.nonzero().squeeze(1)
             if len(rows) == 0:
                 return state

@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
 
 
 GUARDED = (
-    *("initial_state", "has_memory", "act", "choose", "before_choice", "record", "reset", "step"),
+    *("initial_state", "has_memory", "act", "choose", "before_choice", "record", "step"),
     *("unroll", "unroll_core", "unroll_with_states"),
     *("evaluate_actions", "value", "actor_only", "actor_state", "_advance", "_through"),
 )
@@ -259,14 +259,12 @@ class Policy(nn.Module):
         y, of_critic, outputs, state = self.before_choice(obs, state, first)
         return self.chosen(y, of_critic, outputs, generator), state
 
-    def before_choice(
-        self, obs: Tree, state: State, first: Tensor, run: Callable[..., Any] | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, State]:
+    def before_choice(self, obs: Tree, state: State, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State]:
         """A step up to the outputs of the head's linear layer [B, n], with the inputs of head and critic
-        [B, D] before them and the state after them. ``run``: in place of ``trunks.step``."""
+        [B, D] before them and the state after them."""
         head: Any = self.head
         with self.computing():
-            y, of_critic, state = self._through(run or trunks.step, self, obs, state, first)
+            y, of_critic, state = self._through(trunks.step, self, obs, state, first)
             with precision.exact(y):
                 return y, of_critic, head.outputs(y), state
 
@@ -277,13 +275,6 @@ class Policy(nn.Module):
         head: Any = self.head
         action = head.choose((head.distribution(outputs), None), generator)
         return Chosen(action, (action, y, of_critic))
-
-    def reset(self, state: State, first: Tensor) -> State:
-        """``state`` with the initial state in the rows where ``first`` [B]."""
-        trunk = self.critic_trunk
-        if trunk is None:
-            return self.core.reset(state, first)
-        return joined(self.core.reset(state["actor"], first), trunk.core.reset(state["critic"], first))
 
     @torch.no_grad()
     def record(self, steps: Sequence[Chosen]) -> dict[str, Tensor]:

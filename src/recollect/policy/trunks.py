@@ -53,13 +53,6 @@ def step(encode: Encode, core: Core, obs: Tree, state: State, first: Tensor) -> 
         return core.step(x, state, first)
 
 
-def step_after_reset(
-    encode: Encode, core: Core, obs: Tree, state: State, first: Tensor | None
-) -> tuple[Tensor, State]:
-    """``step`` of a state to which ``Core.reset`` was applied; ``first`` is not used."""
-    return core.step_after_reset(encode(obs), state)
-
-
 def unroll(
     encode: Encode, core: Core, obs: Tree, state: State, first: Tensor, times: Sequence[int] | None = None
 ) -> tuple[Tensor, Any]:
