@@ -146,6 +146,7 @@ def train(world: str, variant: str, seed: int, scale: float, set_: dict[str, Any
         "seconds": round(time.perf_counter() - started, 1),
         "settings": {name: repr(value) for name, value in set_.items()},
         "curve": curve,
+        "on": common.context(),
     }
 
 
@@ -193,7 +194,8 @@ def table(folder: Path) -> dict[str, Any]:
                 f"{world:<24} {variant:<9} {len(own):>5}  {shown:<30} {best:>9.4g} {kept:>6.3f}  "
                 f"{stable} of {len(own)} seeds"
             )
-    return {"summary": summary, "runs": rows}
+    machines = [dict(one) for one in sorted({tuple(row.pop("on").items()) for row in rows}, key=str)]
+    return {"machines of the runs": machines, "summary": summary, "runs": rows}
 
 
 def main() -> None:

@@ -319,7 +319,23 @@ def floors(found: Any) -> Rows:
     return named(by_core, "core")
 
 
+def robust(found: Any) -> Rows:
+    """A row for each world and variant."""
+    rows = []
+    for name, row in found["summary"].items():
+        world, variant = name.split(", ")
+        low, high = row["interval"]
+        rows.append(row | {"world": world, "variant": variant, "low": low, "high": high})
+    return rows
+
+
 TABLES = {
+    "robust": Table(
+        "robust",
+        "world = {world} | variant = {variant} | return at the end, IQM (95%) = {end:.3g} ({low:.3g} to "
+        "{high:.3g}) | best = {best:.3g} | seeds that end at their best = {stable} of {seeds}",
+        robust,
+    ),
     "floor": Table(
         "floor",
         "core = `{core}` | 4 envs = {at_4:.2f} | 16 envs = {at_16:.2f} | 64 envs = {at_64:.2f} | "
