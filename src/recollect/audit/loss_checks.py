@@ -18,6 +18,7 @@ from recollect.config.impala import ImpalaConfig
 from recollect.config.ppo import PPOConfig
 from recollect.experience.chunks import Chunks
 from recollect.learning.refresh_rollout import Outputs, recorded
+from recollect.policy.policy import Policy
 
 TOLERANCE = 1e-4
 ENTROPY, CLIP, VALUE_CLIP, REWARD_SCALE, REWARD_CLIP = 0.01, 0.2, 0.3, 0.5, 0.7
@@ -125,7 +126,7 @@ def lagging(rollouts: Sequence[RecordedRollout]) -> Passed:
         config = replace(config, rho_clip=1.3, c_clip=0.8)
     newer = _newer(one)
     advantage, returns = vars(algorithm)["advantages"](one.rollout, newer, config)
-    expected, targets = _plain(one, newer, config)
+    expected, targets = plain_advantages(one, newer, config)
     largest = 0.0
     for name, found, right in (("advantages", advantage, expected), ("targets", returns, targets)):
         gap = (found.double().cpu() - right).abs() / right.abs().max().clamp(min=1)
@@ -159,7 +160,18 @@ def _newer(one: RecordedRollout) -> Outputs:
     return replace(made, record=record, final_value=moved(final_value, 1.0), bootstrap=moved(bootstrap, 1.0))
 
 
-def _plain(one: RecordedRollout, newer: Outputs, config: Any) -> tuple[Tensor, Tensor]:
+def plain_kl(policy: Policy, parts: Sequence[Chunks]) -> float:
+    """The KL of a minibatch to the policy that acted, by its estimator r - 1 - log r."""
+    with torch.no_grad():
+        found = []
+        for batch in parts:
+            dist = policy.unroll(batch.obs, batch.state, batch.first)[0]
+            log_ratio = (dist.log_prob(batch.action) - batch.data["log_prob"])[batch.valid].double()
+            found.append(log_ratio.exp() - 1 - log_ratio)
+    return float(torch.cat(found).mean())
+
+
+def plain_advantages(one: RecordedRollout, newer: Outputs, config: Any) -> tuple[Tensor, Tensor]:
     """[T, B] float64: V-trace step by step (Espeholt et al. 2018); with ratios of 1 it is GAE."""
     rollout = one.rollout
     is_vtrace = isinstance(config, ImpalaConfig)
@@ -180,7 +192,9 @@ def _plain(one: RecordedRollout, newer: Outputs, config: Any) -> tuple[Tensor, T
             if not valid[t][b]:
                 surprise = 0.0
                 continue
-            r = max(-REWARD_CLIP, min(REWARD_CLIP, reward[t][b] * REWARD_SCALE))
+            r = reward[t][b] * config.reward_scale
+            if config.reward_clip is not None:
+                r = max(-config.reward_clip, min(config.reward_clip, r))
             v, rho, c = value[t][b], 1.0, 1.0
             if is_vtrace:
                 rho, c = min(config.rho_clip, ratio[t][b]), min(config.c_clip, ratio[t][b])

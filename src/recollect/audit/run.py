@@ -18,6 +18,7 @@ from recollect.agent import Agent
 from recollect.audit import (
     buffer_checks,
     env_checks,
+    epoch_checks,
     evaluation_checks,
     gradient_checks,
     head_checks,
@@ -65,6 +66,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         update_checks.padding,
         update_checks.normalisers,
         update_checks.flat_memory,
+        epoch_checks.epochs,
         optimiser_checks.optimiser,
         *FROZEN,
     ),
