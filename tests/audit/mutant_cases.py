@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
+from recollect.base import devices
 from recollect.config.policy import EncoderConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from tests.support.helpers import ArenaWorld, ScriptedEnv
@@ -74,6 +77,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo, window": (ScriptedEnv, SMALL | {"core": {"name": "window", "hidden": 8, "window": 6}}),
     "impala": (ScriptedEnv, SMALL | {"algo": "impala"}),
     "impala, dying agents": (ArenaWorld, SMALL | {"algo": "impala"}),
+    "ppo, as on a GPU": (ScriptedEnv, SMALL | {"normalise_observations": True}),
+    "ppo, as on a GPU, dying agents": (ArenaWorld, SMALL | {"normalise_observations": True}),
+    "ppo, episodes": (ScriptedEnv, SMALL | {"batching": "episodes", "minibatches": 2}),
+    "ppo, episodes, dying agents": (ArenaWorld, SMALL | {"batching": "episodes", "minibatches": 2}),
+    "ppo, next observations": (ScriptedEnv, SMALL | {"next_obs_coef": 0.5}),
+    "ppo, next observations, dying agents": (ArenaWorld, SMALL | {"next_obs_coef": 0.5}),
     "r2d2": (ScriptedEnv, REPLAY),
     "r2d2, priorities": (ScriptedEnv, REPLAY | {"priority_exponent": 0.9}),
     "r2d2, frames": (ScriptedEnv, REPLAY | {"core": "frames", "states": "rebuilt"}),
@@ -87,6 +96,15 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "mode": "async"},
     ),
 }
+
+
+@contextmanager
+def device_of(name: str) -> Iterator[None]:
+    """Within it, a training "as on a GPU" takes the paths that make no host reads, on the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "as on a GPU" in name:
+            patch.setattr(devices, "synchronises", lambda where: True)
+        yield
 
 
 def made(name: str) -> tuple[Any, dict[str, Any]]:

@@ -13,7 +13,7 @@ from recollect.audit import env_checks
 from recollect.audit import run as engine
 from recollect.audit.results import Check
 from tests.audit import table
-from tests.audit.mutant_cases import CASES, made
+from tests.audit.mutant_cases import CASES, device_of, made
 from tests.mutants.bugs import MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.process_bugs import MUTANTS as PROCESS_MUTANTS
@@ -52,7 +52,7 @@ def verdict(training: str, name: str) -> Check:
         if name not in TRAINED:
             patch.setattr(engine, "_check_training", lambda *args, **more: None)
         env, settings = made(training)
-        with contextlib.suppress(Found):
+        with contextlib.suppress(Found), device_of(training):
             rc.verify(env, watch=watch, **settings)
     assert found, f"{training} has no check {name!r}"
     return next((check for check in found if check.status == "failed"), found[-1])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recollect.algos import impala, ppo
-from recollect.audit.loss_checks import plain_advantages, plain_kl
+from recollect.audit.loss_checks import plain_advantages
 from recollect.audit.recorded_rollouts import RecordedRollout, plain_replay, positions
 from recollect.audit.results import Passed, Problem, Skip
 from recollect.base import tree
@@ -29,19 +29,23 @@ from recollect.policy.policy import Policy
 TOLERANCE = 1e-3
 """Of targets, states and gradients, in units of their size: weights have moved, so float32 has rounded."""
 EPOCHS, MINIBATCHES, PARTS = 3, 2, 2
+COPIED = ("obs", "first", "action", "valid", "data", "state")
+"""Of a minibatch, which later ones overwrite where nothing is read on the host."""
 RATE = 1e-2
 """A learning rate by which old and new weights differ visibly."""
-KL = 1e-6
-"""A target that the second minibatch is above."""
+KLS = (0.0, 0.0, 0.0, 1.0)
+"""The KL that minibatches are said to have, 0 after these; the update must end with the fourth."""
 PROGRESS, START, END = 0.5, 0.02, 0.5
 """Where in a run the update is, and the entropy bonus then: START (1 + (END - 1) PROGRESS)."""
 KINDS: tuple[dict[str, Any], ...] = (
     {"refresh_states": True, "recompute_advantages": True, "normalise_advantages": False},
     {"refresh_states": True, "recompute_advantages": False, "normalise_advantages": True},
     {"refresh_states": False, "recompute_advantages": True, "normalise_advantages": True},
-    {"refresh_states": False, "recompute_advantages": False, "target_kl": KL, "accumulate": 1},
+    {"refresh_states": False, "recompute_advantages": False, "target_kl": 0.1, "accumulate": 1},
+    {"refresh_states": False, "recompute_advantages": False, "epochs": 1},
 )
-"""Settings of one update each, whatever the config says."""
+"""Settings of one update each, whatever the config says. In the last, newer weights than those that acted
+learn."""
 
 
 @dataclass
@@ -62,6 +66,10 @@ class _Watched:
 
     def __init__(self, one: RecordedRollout, config: Any) -> None:
         self.policy = copy.deepcopy(one.policy)
+        self.lag = int(config.epochs == 1)
+        if self.lag:
+            _make_newer(self.policy)
+        self.initial = copy.deepcopy(self.policy)
         self.steps: list[_Step] = []
         self.epoch = -1
         algorithm = one.learner.algorithm
@@ -72,9 +80,14 @@ class _Watched:
             return Targets(made.rollout, made.data | {"position": position}, made.metrics)
 
         def loss(policy: Policy, batch: Chunks, config: Any, coef: Any, *more: Any) -> Any:
-            self._open().parts.append(batch)
+            copied = {name: tree.clone(getattr(batch, name)) for name in COPIED}
+            self._open().parts.append(replace(batch, **copied))
             self.steps[-1].entropy_coefs.append(float(coef))
-            return vars(algorithm)["loss"](policy, batch, config, coef, *more)
+            total, stats = vars(algorithm)["loss"](policy, batch, config, coef, *more)
+            if config.target_kl is not None:
+                number = len(self.steps) - 1
+                stats["kl"] = torch.full_like(stats["kl"], KLS[number] if number < len(KLS) else 0.0)
+            return total, stats
 
         watched = SimpleNamespace(acting=algorithm.acting, targets=targets, loss=loss)
         self.learner = Learner(self.policy, watched, config, seed=1)  # pyright: ignore[reportArgumentType]
@@ -135,7 +148,7 @@ def epochs(rollouts: Sequence[RecordedRollout]) -> Passed:
     for kind in KINDS:
         config = _config(one, kind)
         watched = _Watched(one, config)
-        watched.learner.update(one.rollout, PROGRESS)
+        watched.learner.update(one.rollout, PROGRESS, lag=watched.lag)
         _check_coverage(one, config, watched.steps)
         for step in watched.steps:
             largest = max(largest, _check_gradient(one, config, watched, step))
@@ -157,6 +170,8 @@ def _config(one: RecordedRollout, kind: dict[str, Any]) -> Any:
     sequences = config.sequences(one.rollout.rows)
     minibatches = min(MINIBATCHES, sequences)
     fitting = {"minibatches": minibatches, "accumulate": min(PARTS, sequences // minibatches)}
+    if config.batching == "episodes":  # it has no stored states
+        kind = kind | {"refresh_states": False}
     return replace(config, **(fitting | kind))
 
 
@@ -193,7 +208,7 @@ def _check_gradient(one: RecordedRollout, config: Any, watched: _Watched, step: 
     coef = START * (1 + (END - 1) * PROGRESS)
     if any(not math.isclose(found, coef, rel_tol=1e-5) for found in step.entropy_coefs):
         raise Problem(
-            f"the entropy bonus has the coefficient {step.entropy_coefs[0]:.4g}; its schedule says {coef:.4g}",
+            f"the entropy bonus has the coefficient {step.entropy_coefs[0]:.4g}, and by its schedule {coef:.4g}",
             "Likely cause: the schedule is not applied, or with the progress of another update",
             "Fix: coefficient = entropy (1 + (entropy_end - 1) progress) for a linear schedule",
         )
@@ -230,22 +245,24 @@ def _check_contents(one: RecordedRollout, config: Any, watched: _Watched) -> flo
     opening = {step.epoch: step for step in reversed(watched.steps)}
     for epoch in sorted(opening):
         policy = watched.at(opening[epoch])
-        fresh = plain_replay(policy, rollout, one.log, rollout.state_at(0))
-        is_refreshed = epoch > 0 and (config.refresh_states or config.recompute_advantages)
-        is_new = is_refreshed and config.recompute_advantages
+        # Statistics of the returns, and so the critic, move before the first epoch.
+        fresh = plain_replay(policy if epoch else watched.initial, rollout, one.log, rollout.state_at(0))
+        is_late = bool(watched.lag) and isinstance(config, ImpalaConfig)  # replays with the present weights
+        is_new = is_late or (epoch > 0 and config.recompute_advantages)
         expected = _targets(one, config, watched, fresh if is_new else recorded(rollout), policy)
         expected |= {"log_prob": rollout.record["log_prob"].double()}
-        first = watched.at(watched.steps[0])
-        expected["value"] = (
-            plain_replay(first, rollout, one.log, rollout.state_at(0)).record["value"].double()
-        )
+        if not watched.lag:  # the recorded values, with the critic's new statistics
+            first = watched.at(watched.steps[0])
+            replayed = plain_replay(first, rollout, one.log, rollout.state_at(0))
+            expected["value"] = replayed.record["value"].double()
         if isinstance(config, ImpalaConfig):
             expected[impala.START] = (fresh if is_new else recorded(rollout)).record["log_prob"].double()
         for step in (one for one in watched.steps if one.epoch == epoch):
             for batch in step.parts:
                 largest = max(largest, _check_targets(batch, expected, epoch, is_new))
                 if one.policy.has_memory and batch.prefix is None and one.algo.batching == "chunks":
-                    _check_states(one, batch, fresh, epoch, is_new=is_refreshed and config.refresh_states)
+                    is_fresh = is_late or (epoch > 0 and config.refresh_states)
+                    _check_states(one, batch, fresh, epoch, is_new=is_fresh)
     return largest
 
 
@@ -275,8 +292,8 @@ def _check_targets(batch: Chunks, expected: dict[str, Tensor], epoch: int, is_ne
             source = "weights at its start" if is_new else "weights that acted"
             raise Problem(
                 f"in epoch {epoch + 1} {name} is {float(gap):.1e} off what the {source} give",
-                "Likely cause: advantages are recomputed in other epochs than asked for, from recorded values "
-                "or ends, or replace the log-probabilities or values of acting; or are not normalised again",
+                "Likely cause: advantages are recomputed in other epochs than asked for, from recorded numbers, "
+                "or replace the log-probabilities or values of acting; or are not normalised again",
                 "Fix: recompute advantages and returns before every epoch but the first, if at all, and "
                 "nothing else",
                 measured=float(gap),
@@ -285,9 +302,7 @@ def _check_targets(batch: Chunks, expected: dict[str, Tensor], epoch: int, is_ne
     return largest
 
 
-def _check_states(
-    one: RecordedRollout, batch: Chunks, fresh: Outputs, epoch: int, *, is_new: bool
-) -> None:
+def _check_states(one: RecordedRollout, batch: Chunks, fresh: Outputs, epoch: int, *, is_new: bool) -> None:
     """The state of each chunk: as acted, or that of a replay by the weights at the epoch's start."""
     rows, rollout = one.rollout.rows, one.rollout
     position = batch.data["position"][0]
@@ -318,15 +333,21 @@ def _check_kl(config: Any, watched: _Watched) -> None:
     """No step is made with or after the minibatch whose KL is above the target."""
     if config.target_kl is None:
         return
-    is_over = False
-    for number, step in enumerate(watched.steps):
-        is_over = is_over or plain_kl(watched.at(step), step.parts) > 2 * config.target_kl
-        if is_over and step.grads:
-            raise Problem(
-                f"optimiser step {number + 1} is made although the KL is above target_kl",
-                "Likely cause: the KL ends an epoch and not the update, or is read one step late",
-                "Fix: end the whole update before the step whose KL is above the target",
-            )
+    made = [bool(step.grads) for step in watched.steps]
+    allowed = KLS.index(1.0)
+    if sum(made) != min(allowed, len(made)) or any(made[allowed:]):
+        raise Problem(
+            f"the KL of minibatch {allowed + 1} is above target_kl, and {sum(made)} optimiser steps are made",
+            "Likely cause: the KL ends an epoch and not the update, or is read one step late",
+            "Fix: end the whole update before the step whose KL is above the target",
+        )
+
+
+@torch.no_grad()
+def _make_newer(policy: Policy) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for weight in policy.parameters():
+        weight += 0.05 * torch.randn(weight.shape, generator=generator).to(weight)
 
 
 def _check_gauges(one: RecordedRollout) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,6 @@ from recollect.config.impala import ImpalaConfig
 from recollect.config.ppo import PPOConfig
 from recollect.experience.chunks import Chunks
 from recollect.learning.refresh_rollout import Outputs, recorded
-from recollect.policy.policy import Policy
 
 TOLERANCE = 1e-4
 ENTROPY, CLIP, VALUE_CLIP, REWARD_SCALE, REWARD_CLIP = 0.01, 0.2, 0.3, 0.5, 0.7
@@ -28,7 +28,7 @@ PARTS = ("total", "loss/policy", "loss/value", "entropy", "kl", "clip_fraction")
 
 def losses(rollouts: Sequence[RecordedRollout]) -> Passed:
     """The loss and its parts equal their formulas, summed step by step over valid steps."""
-    one = rollouts[-1]
+    one = _with_scale(rollouts[-1])
     algorithm = one.learner.algorithm
     if algorithm not in (ppo, impala):
         raise Skip("the loss of an algorithm of your own is not known")
@@ -55,6 +55,14 @@ def losses(rollouts: Sequence[RecordedRollout]) -> Passed:
                     tolerance=TOLERANCE,
                 )
     return Passed(f"{count} parts of the loss equal their formulas to {tiny(largest)}", largest, TOLERANCE)
+
+
+def _with_scale(one: RecordedRollout) -> RecordedRollout:
+    """With a policy whose returns have a spread other than 1, where they are normalised."""
+    policy = copy.deepcopy(one.policy)
+    if policy.value_norm is not None:
+        policy.value_norm.update(torch.linspace(-9, 9, 64, device=policy.device), policy.critic)
+    return replace(one, policy=policy)
 
 
 def _configs(one: RecordedRollout) -> list[Any]:
@@ -158,17 +166,6 @@ def _newer(one: RecordedRollout) -> Outputs:
         "value": moved(made.record["value"], 1.0),
     }
     return replace(made, record=record, final_value=moved(final_value, 1.0), bootstrap=moved(bootstrap, 1.0))
-
-
-def plain_kl(policy: Policy, parts: Sequence[Chunks]) -> float:
-    """The KL of a minibatch to the policy that acted, by its estimator r - 1 - log r."""
-    with torch.no_grad():
-        found = []
-        for batch in parts:
-            dist = policy.unroll(batch.obs, batch.state, batch.first)[0]
-            log_ratio = (dist.log_prob(batch.action) - batch.data["log_prob"])[batch.valid].double()
-            found.append(log_ratio.exp() - 1 - log_ratio)
-    return float(torch.cat(found).mean())
 
 
 def plain_advantages(one: RecordedRollout, newer: Outputs, config: Any) -> tuple[Tensor, Tensor]:

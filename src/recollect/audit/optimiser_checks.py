@@ -36,22 +36,22 @@ def optimiser(rollouts: Sequence[RecordedRollout]) -> Passed:
     """Every weight moves by Adam's step, with the rate of its group and the whole gradient's norm clipped."""
     one = rollouts[-1]
     policy = copy.deepcopy(one.policy)
-    config = _with_rates(one.setup.config.algo, has_critic=policy.has_critic)
+    config: Any = _with_rates(one.setup.config.algo, has_critic=policy.has_critic)
     learner = make_learner(policy, config, rows=one.rollout.rows, seed=0)
     named = {name: p for name, p in learner.named_parameters() if p.requires_grad}
     plain = {name: _Plain(p) for name, p in named.items()}
     rates, generator, largest = _rates(policy, config), torch.Generator().manual_seed(3), 0.0
     for number, (norm, skip, share) in enumerate(STEPS):
         made = [torch.randn(p.shape, generator=generator).to(p) for p in named.values()]
-        size = torch.cat([grad.flatten() for grad in made]).norm()
+        size = float(torch.cat([grad.flatten() for grad in made]).norm())
         for p, grad in zip(named.values(), made):
-            p.grad = grad * norm / size
+            p.grad = grad * (norm / size)
         grads = {name: p.grad.double().cpu() for name, p in named.items() if p.grad is not None}
         learner.optimizer.set_rates(share)
         flag = None if skip is None else torch.full((), skip, device=policy.device)
         learner.optimizer.clipped_step(learner.optimizer.norm(), LIMIT, skip=flag)
         for name, p in named.items():
-            rate = rates.get(id(p), config.learning_rate)
+            rate = float(rates.get(id(p)) or config.learning_rate)
             if not skip:
                 plain[name].step(grads[name] * min(1.0, LIMIT / norm), rate * share)
             gap = float((p.detach().double().cpu() - plain[name].weight).abs().max()) / rate

@@ -28,6 +28,7 @@ from recollect.audit import (
     optimiser_checks,
     replay_checks,
     replay_target_checks,
+    session_checks,
     state_checks,
     update_checks,
 )
@@ -57,7 +58,8 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         state_checks.stored_states,
         state_checks.learner,
         state_checks.values_at_ends,
-        state_checks.session,
+        session_checks.session,
+        session_checks.conversations,
         *STATE,
     ),
     "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses),
@@ -85,7 +87,8 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         state_checks.acting,
         state_checks.stored_states,
         replay_checks.learner,
-        state_checks.session,
+        session_checks.session,
+        session_checks.conversations,
         *STATE,
     ),
     "returns": (

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.acting.session import Session
 from recollect.algos.catalog import acting as acting_of
 from recollect.audit.recorded_rollouts import EnvLog, RecordedRollout, positions, step_and_row, worst
 from recollect.audit.results import Doubt, Problem, Skip
@@ -98,7 +95,7 @@ def stored_states(rollouts: Sequence[RecordedRollout]) -> str:
                 "Likely cause: actor and learner disagree about the chunk length or the burn-in",
             )
         for step in rollout.state_steps:
-            gap, row = _state_gap(rollout.state_at(step), tree.index(states, step), log.valid[step])
+            gap, row = state_gap(rollout.state_at(step), tree.index(states, step), log.valid[step])
             if not gap <= tolerance:
                 raise Problem(
                     f"the state stored for step {step}, row {row}, is {gap:.1e} off the live one "
@@ -107,7 +104,7 @@ def stored_states(rollouts: Sequence[RecordedRollout]) -> str:
                     "Fix: copy the state that goes into act at that step, before `first` applies",
                 )
             largest, count = max(largest, gap), count + int(log.valid[step].sum())
-        gap, row = _state_gap(one.live, tree.index(states, -1), log.inside)
+        gap, row = state_gap(one.live, tree.index(states, -1), log.inside)
         if not gap <= tolerance:
             raise Problem(
                 f"after the rollout the live state of row {row} is {gap:.1e} off the last step's",
@@ -134,14 +131,14 @@ def _cause_in_storage(one: RecordedRollout, step: int) -> str:
     late = "next step: stored too late, after the step has changed it"
     for other, neighbour in ((step + 1, late), (step - 1, "previous step: stored too early")):
         is_there = 0 <= other <= one.rollout.steps
-        if is_there and _state_gap(stored, tree.index(states, other), valid)[0] <= one.setup.tolerance:
+        if is_there and state_gap(stored, tree.index(states, other), valid)[0] <= one.setup.tolerance:
             return f"Likely cause: it is the state of the {neighbour}"
     if all(not leaf.any() for leaf in tree.leaves(stored)):
         return "Likely cause: zeros; it was never stored, or was reset in mid-episode"
     return "Likely cause: the state of another row or step, or one that was changed after it was stored"
 
 
-def _state_gap(a: State, b: State, rows: Tensor) -> tuple[float, int]:
+def state_gap(a: State, b: State, rows: Tensor) -> tuple[float, int]:
     """The largest difference over ``rows`` [B], in units of the leaf's size if above 1, and its row."""
     largest, at = 0.0, 0
     for x, y in zip(tree.leaves(a), tree.leaves(b)):
@@ -160,7 +157,7 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | ((a != a) & (b != b))
 
 
-def _equal(a: Tree, b: Tree) -> bool:
+def equal(a: Tree, b: Tree) -> bool:
     return all(bool(_same(x, y).all()) for x, y in zip(tree.leaves(a), tree.leaves(b)))
 
 
@@ -211,7 +208,7 @@ def _unrolled_gaps(one: RecordedRollout, batch: Chunks, state: State) -> Gaps:
 
 
 def _cause_in_learner(one: RecordedRollout, batch: Chunks, step: int, chunk: int) -> str:
-    if not _equal(*(_unrolled_gaps(one, batch, batch.state) for _ in range(2))):
+    if not equal(*(_unrolled_gaps(one, batch, batch.state) for _ in range(2))):
         return "Likely cause: two calls of the network differ: dropout, or noise, is on while learning"
     if batch.first[: step + 1, chunk].any():
         return (
@@ -257,52 +254,3 @@ def values_at_ends(rollouts: Sequence[RecordedRollout]) -> str:
         cut, inside = cut + int(log.cut.sum()), inside + int(log.inside.sum())
     limits = f"{cut} time limits" if cut else "no time limit occurred"
     return f"{limits}, {inside} rows open at a rollout's end: values to {tiny(largest)}"
-
-
-def session(rollouts: Sequence[RecordedRollout]) -> str:
-    """A session acts the same after ``set_memory(get_memory())``, here and in a new session."""
-    one = rollouts[0]
-    rows, half = one.rollout.rows, max(1, min(8, one.rollout.steps // 2))
-    later = range(half, 2 * half)
-    original = Session(one.policy, rows, deterministic=False, seed=1)
-    _run_session(original, one.log, range(half))
-    original.reset([0])  # so that a reset is pending
-    memory = original.get_memory()
-    kept = tree.clone(memory["state"])
-    expected_actions, expected_states = _run_session(original, one.log, later)
-    if not _equal(memory["state"], kept):
-        raise Problem(
-            "get_memory returned the live memory: it changed while the session continued",
-            "Fix: return copies",
-        )
-    other = Session(one.policy, rows, deterministic=False, seed=2)
-    for resumed, name in ((original, "the same session"), (other, "a new session")):
-        resumed.set_memory(memory)
-        actions, states = _run_session(resumed, one.log, later)
-        if actions != expected_actions or not _equal(states, expected_states):
-            raise Problem(
-                f"after set_memory(get_memory()) {name} has other actions or states",
-                "Likely cause: state, pending resets or the random stream are not all kept, or acting "
-                "changed the returned memory",
-            )
-    return f"get_memory, set_memory: the same next {half} actions, also in a new session"
-
-
-def _run_session(session: Session, log: EnvLog, steps: range) -> tuple[str, State]:
-    """The session's actions on the logged observations of ``steps``, as text, and its state after each."""
-    actions, states = [], []
-    for t in steps:
-        # The observations of dead agents may be NaN.
-        obs = tree.map(lambda leaf: np.nan_to_num(leaf.cpu().numpy()), tree.index(log.obs, t))
-        actions.append(_lists(session.act(obs)))
-        states.append(session.get_memory()["state"])
-        session.reset(log.first[t + 1].nonzero().flatten().tolist())
-    return repr(actions), tree.stack(states)
-
-
-def _lists(action: Any) -> Any:
-    if isinstance(action, dict):
-        return {key: _lists(value) for key, value in action.items()}
-    if isinstance(action, tuple | list):
-        return [_lists(value) for value in action]
-    return np.asarray(action).tolist()
