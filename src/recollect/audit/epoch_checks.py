@@ -208,7 +208,7 @@ def _check_gradient(one: RecordedRollout, config: Any, watched: _Watched, step: 
     coef = START * (1 + (END - 1) * PROGRESS)
     if any(not math.isclose(found, coef, rel_tol=1e-5) for found in step.entropy_coefs):
         raise Problem(
-            f"the entropy bonus has the coefficient {step.entropy_coefs[0]:.4g}, and by its schedule {coef:.4g}",
+            f"the entropy bonus is weighted by {step.entropy_coefs[0]:.4g}, and by its schedule {coef:.4g}",
             "Likely cause: the schedule is not applied, or with the progress of another update",
             "Fix: coefficient = entropy (1 + (entropy_end - 1) progress) for a linear schedule",
         )
@@ -292,8 +292,8 @@ def _check_targets(batch: Chunks, expected: dict[str, Tensor], epoch: int, is_ne
             source = "weights at its start" if is_new else "weights that acted"
             raise Problem(
                 f"in epoch {epoch + 1} {name} is {float(gap):.1e} off what the {source} give",
-                "Likely cause: advantages are recomputed in other epochs than asked for, from recorded numbers, "
-                "or replace the log-probabilities or values of acting; or are not normalised again",
+                "Likely cause: advantages are recomputed in other epochs than asked for, or from recorded "
+                "numbers, replace the log-probabilities or values of acting; or are not normalised again",
                 "Fix: recompute advantages and returns before every epoch but the first, if at all, and "
                 "nothing else",
                 measured=float(gap),

@@ -28,6 +28,7 @@ from recollect.audit import (
     optimiser_checks,
     replay_checks,
     replay_target_checks,
+    resume_checks,
     session_checks,
     state_checks,
     update_checks,
@@ -274,3 +275,7 @@ def _check_training(
         )
     for group in groups:
         report(checked("training", "same seed", partial(same_seed, group), group))
+    report(checked("training", "resumed", partial(resume_checks.resumed, setup, rows)))
+    if is_repeatable:
+        evaluated = partial(resume_checks.evaluated, trainings[0], setup, rows)
+        report(checked("training", "evaluated", evaluated))

@@ -158,6 +158,7 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
 
 
 def equal(a: Tree, b: Tree) -> bool:
+    """Whether all leaves are equal; NaN equals NaN."""
     return all(bool(_same(x, y).all()) for x, y in zip(tree.leaves(a), tree.leaves(b)))
 
 
