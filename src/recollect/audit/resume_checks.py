@@ -24,6 +24,8 @@ from recollect.experience.group_rollout import by_group
 from recollect.training import checkpoints
 from recollect.training.trainer import Trainer
 
+OWED = 0.7
+"""Of the optimiser steps per rollout, so that a fraction of one is owed at the checkpoint."""
 PROGRESS = 0.5
 """Of the run, in those updates."""
 LATER = 2
@@ -42,7 +44,7 @@ def resumed(setup: Setup, rows: int) -> str:
         raise Skip("the opponents of a league are in the run folder of the training")
     algo, before = setup.config.algo, 1
     if isinstance(algo, ReplayConfig):
-        algo = replace(algo, save_replay=True)
+        algo = replace(algo, save_replay=True, replay_ratio=OWED * algo.replay_ratio)
         before += -(-algo.window // algo.rollout)
     config = replace(setup.config, algo=algo, steps=(before + LATER) * algo.rollout * rows)
     with ExitStack() as opened:
