@@ -95,6 +95,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         ScriptedEnv,
         SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "mode": "async"},
     ),
+    "env workers": (ScriptedEnv, SMALL | {"num_envs": 4, "env_workers": 2}),
+    "env workers of actors": (
+        ScriptedEnv,
+        SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "env_workers": 2},
+    ),
+    "learners": (ScriptedEnv, SMALL | {"num_envs": 4, "learners": 2}),
 }
 
 

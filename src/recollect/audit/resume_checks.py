@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recollect.agent import Agent
-from recollect.audit.loop_checks import Trained, short_training
+from recollect.audit.loop_checks import TIMES, Trained, short_training
 from recollect.audit.results import Problem, Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
@@ -32,8 +32,6 @@ LATER = 2
 """Updates after the checkpoint."""
 SECONDS = 5.0
 """After which a training with evaluations is given up."""
-TIMES = ("speed/", "seconds", "start_seconds")
-"""Metrics that differ from run to run."""
 
 
 def resumed(setup: Setup, rows: int) -> str:

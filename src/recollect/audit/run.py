@@ -265,6 +265,7 @@ def _check_training(
         return loop_checks.same_seed(one, again[0] if again else None, setup)
 
     report(checked("training", "versions", partial(loop_checks.versions, setup, rows)))
+    report(checked("training", "processes", partial(loop_checks.processes, setup, rows)))
     first = checked("training", "updates", train)
     if not first.ok:
         report(first)
