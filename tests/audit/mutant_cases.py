@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gymnasium.vector import SyncVectorEnv
 from recollect.base import devices
 from recollect.config.policy import EncoderConfig
 from recollect.cores import GRUConfig, LSTMConfig
+from tests.support.grouped_worlds import EARLY, LATE, Camp
 from tests.support.helpers import ArenaWorld, ScriptedEnv
 from tests.support.two_sides import TwoSides
 
@@ -58,6 +60,10 @@ def fillers() -> Any:
     return SyncVectorEnv([ScriptedEnv] * 3)
 
 
+PAIRS = {"girls": ["ann", "cat"], "boys": ["bob"]}
+"""Groups of the agents of ``Camp``."""
+NEVER = {"ann": (0, 4, "terminated"), "bob": (9, 9, "truncated"), "cat": (1, 4, "terminated")}
+"""Bob would appear after the episode."""
 MADE: frozenset[Callable[[], Any]] = frozenset({fillers, ArenaWorld})
 """The envs that are passed as objects: they have several rows."""
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -94,6 +100,22 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "actors that run ahead": (
         ScriptedEnv,
         SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "mode": "async"},
+    ),
+    "agents that end early": (partial(Camp, EARLY), SMALL | {"policies": PAIRS}),
+    "agents that come late": (partial(Camp, LATE), SMALL | {"policies": PAIRS}),
+    "absent agents": (partial(Camp, NEVER), SMALL),
+    "impala in processes": (
+        ScriptedEnv,
+        SMALL | {"algo": "impala", "num_envs": 4, "runtime": "processes", "actors": 2},
+    ),
+    "impala that runs ahead": (
+        ScriptedEnv,
+        SMALL | {"algo": "impala", "num_envs": 4, "runtime": "processes", "actors": 2, "mode": "async"},
+    ),
+    "impala, learners": (ScriptedEnv, SMALL | {"algo": "impala", "num_envs": 4, "learners": 2}),
+    "learner processes": (
+        partial(Camp, EARLY),
+        SMALL | {"policies": PAIRS, "learner_processes": True},
     ),
     "env workers": (ScriptedEnv, SMALL | {"num_envs": 4, "env_workers": 2}),
     "env workers of actors": (

@@ -16,6 +16,7 @@ from typing import Any
 
 from recollect.agent import Agent
 from recollect.audit import (
+    agent_checks,
     buffer_checks,
     env_checks,
     epoch_checks,
@@ -43,7 +44,7 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.factory import EnvSpec, is_made
+from recollect.envs.factory import EnvSpec, is_made, is_multi_agent
 from recollect.envs.group_views import Groups, views_of
 from recollect.policy.policies import Network, by_group
 from recollect.training.new_network import PolicyFactory
@@ -193,6 +194,8 @@ def _run_checks(
     )
     if single.status != "skipped":
         report(single)
+    if is_multi_agent(setup.env):
+        report(checked("env", "agents", lambda: agent_checks.agents(setup)))
     if setup.config.vs is not None and kept.ok:
         report(checked("env", "sides", lambda: opponent_checks.sides(setup, env)))
         report(checked("env", "league", lambda: opponent_checks.league(setup, env, network)))

@@ -11,6 +11,7 @@ from recollect.acting.versus_games import Games
 from recollect.config.train import EvalMode, TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups
+from recollect.envs.groups import GroupedEnv
 from recollect.policy.policies import Network
 from recollect.training.advice import Advisor
 from recollect.training.metrics import History
@@ -47,7 +48,7 @@ class Trainee(Protocol):
         """Open the env for playing, with the wrappers of the config."""
         ...
 
-    def make_env(self, num_envs: int) -> BatchedEnv:
+    def make_env(self, num_envs: int) -> BatchedEnv | GroupedEnv:
         """A new instance of the env, without the wrappers of the config."""
         ...
 
