@@ -11,7 +11,6 @@ from recollect.acting.versus_games import Games
 from recollect.config.train import EvalMode, TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups
-from recollect.envs.groups import GroupedEnv
 from recollect.policy.policies import Network
 from recollect.training.advice import Advisor
 from recollect.training.metrics import History
@@ -48,8 +47,8 @@ class Trainee(Protocol):
         """Open the env for playing, with the wrappers of the config."""
         ...
 
-    def make_env(self, num_envs: int) -> BatchedEnv | GroupedEnv:
-        """A new instance of the env, without the wrappers of the config."""
+    def make_env(self, num_envs: int) -> Any:
+        """A new instance of the env, a BatchedEnv or GroupedEnv without the wrappers of the config."""
         ...
 
     def against(self, vs: str, games: int, *, eval_mode: EvalMode, vs_kwargs: dict[str, Any]) -> Games:
