@@ -9,18 +9,25 @@ from typing import Any
 import pytest
 
 import recollect as rc
-from recollect.audit import env_checks
+from recollect.audit import env_checks, loop_checks, resume_checks
 from recollect.audit import run as engine
 from recollect.audit.results import Check
 from tests.audit import table
 from tests.audit.mutant_cases import CASES, device_of, made
-from tests.mutants.bugs import MUTANTS
+from tests.mutants.bugs import MUTANTS, STOPPED
 from tests.mutants.mutant import Mutant
 from tests.mutants.process_bugs import MUTANTS as PROCESS_MUTANTS
 
-BY_NAME = {mutant.name: mutant for mutant in (*PROCESS_MUTANTS, *MUTANTS)}
+BY_NAME = {mutant.name: mutant for mutant in (*STOPPED, *PROCESS_MUTANTS, *MUTANTS)}
 ROWS = {(row["bug"], row["training"]): row["check"] for row in table.planted()}
-TRAINED = {"updates", "same seed", "versions"}
+LONG = {
+    "versions": loop_checks,
+    "processes": loop_checks,
+    "resumed": resume_checks,
+    "evaluated": resume_checks,
+}
+"""Checks that make trainings of their own, each in its module; those that are not looked for are left out."""
+TRAINED = {"updates", "same seed", *LONG}
 """Checks that train; for all others a short training is left out."""
 
 
@@ -51,6 +58,9 @@ def verdict(training: str, name: str) -> Check:
             patch.setattr(engine, table_name, kept)
         if name not in TRAINED:
             patch.setattr(engine, "_check_training", lambda *args, **more: None)
+        for other, module in LONG.items():
+            if other != name:
+                patch.setattr(module, other, lambda *args: "")
         env, settings = made(training)
         with contextlib.suppress(Found), device_of(training):
             rc.verify(env, watch=watch, **settings)
@@ -58,7 +68,7 @@ def verdict(training: str, name: str) -> Check:
     return next((check for check in found if check.status == "failed"), found[-1])
 
 
-TWICE = {"parameters", "through time", "learner", "acting"}
+TWICE = {"parameters", "through time", "learner", "acting", "updates"}
 """Names of checks that run for each group."""
 
 
