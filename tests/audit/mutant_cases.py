@@ -60,10 +60,22 @@ def fillers() -> Any:
     return SyncVectorEnv([ScriptedEnv] * 3)
 
 
-PAIRS = {"girls": ["ann", "cat"], "boys": ["bob"]}
+PAIRS = {"girls": ["cat", "ann"], "boys": ["bob"]}
 """Groups of the agents of ``Camp``."""
 NEVER = {"ann": (0, 4, "terminated"), "bob": (9, 9, "truncated"), "cat": (1, 4, "terminated")}
 """Bob would appear after the episode."""
+
+
+class MaskedCamp(Camp):
+    """With a mask that forbids the second action."""
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Dict({"seen": self._seen[agent], "action_mask": spaces.MultiBinary(3)})
+
+    def _observe(self, agent: str, action: Any) -> Any:
+        return {"seen": super()._observe(agent, action), "action_mask": np.array([1, 0, 1], np.int8)}
+
+
 MADE: frozenset[Callable[[], Any]] = frozenset({fillers, ArenaWorld})
 """The envs that are passed as objects: they have several rows."""
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -103,6 +115,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "agents that end early": (partial(Camp, EARLY), SMALL | {"policies": PAIRS}),
     "agents that come late": (partial(Camp, LATE), SMALL | {"policies": PAIRS}),
+    "agents with masks": (partial(MaskedCamp, LATE), SMALL),
     "absent agents": (partial(Camp, NEVER), SMALL),
     "impala in processes": (
         ScriptedEnv,

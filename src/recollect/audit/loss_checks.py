@@ -135,6 +135,8 @@ def lagging(rollouts: Sequence[RecordedRollout]) -> Passed:
     config = replace(one.algo, reward_scale=REWARD_SCALE, reward_clip=REWARD_CLIP)
     if isinstance(config, ImpalaConfig):  # different clips, so that they cannot be mixed up
         config = replace(config, rho_clip=1.3, c_clip=0.8)
+    reward = 2 * torch.randn(one.rollout.reward.shape, generator=torch.Generator().manual_seed(7))
+    one = replace(one, rollout=replace(one.rollout, reward=reward.to(one.rollout.reward)))  # of both signs
     newer = _newer(one)
     advantage, returns = vars(algorithm)["advantages"](one.rollout, newer, config)
     expected, targets = plain_advantages(one, newer, config)

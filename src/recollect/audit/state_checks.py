@@ -16,6 +16,8 @@ from recollect.base.types import State, Tree
 from recollect.experience.chunks import Chunks
 from recollect.learning.sequences import burn_in
 
+SHORT = 10
+"""Steps of a sequence that starts from a broken state."""
 Gaps = dict[str, Tensor]
 """[T, B] each: the largest deviations of the fields of the record, in their units."""
 
@@ -255,3 +257,34 @@ def values_at_ends(rollouts: Sequence[RecordedRollout]) -> str:
         cut, inside = cut + int(log.cut.sum()), inside + int(log.inside.sum())
     limits = f"{cut} time limits" if cut else "no time limit occurred"
     return f"{limits}, {inside} rows open at a rollout's end: values to {tiny(largest)}"
+
+
+@torch.no_grad()
+def broken_states(rollouts: Sequence[RecordedRollout]) -> str:
+    """A reset also stops NaN, which the state of a dead agent's row may hold."""
+    one = rollouts[-1]
+    policy = one.policy
+    if not policy.has_memory:
+        raise Skip("the core has no memory")
+    T, reset = min(len(one.log.reward), SHORT), min(len(one.log.reward), SHORT) // 2
+    seen = tree.index(one.log.obs, slice(T))
+    # Observations of dead agents may be NaN themselves.
+    obs = tree.map(lambda leaf: leaf.nan_to_num() if leaf.is_floating_point() else leaf, seen)
+    first = torch.zeros_like(one.log.first[:T])
+    first[reset] = True
+    fresh = policy.initial_state(first.shape[1])
+    broken = tree.map(lambda x: torch.full_like(x, torch.nan) if x.is_floating_point() else x, fresh)
+    whole = policy.unroll(obs, broken, first)[-2][reset:]
+    stepped = policy.step(tree.index(obs, reset), broken, first[reset])[-2]
+    right = policy.unroll(tree.index(obs, slice(reset, T)), fresh, first[reset:])[-2]
+    for found, wanted, where in ((whole, right, "inside a sequence"), (stepped, right[0], "while acting")):
+        gap = float((found - wanted).abs().nan_to_num(nan=torch.inf).max() / wanted.abs().max().clamp(min=1))
+        if not gap <= one.setup.tolerance:
+            raise Problem(
+                f"a reset {where} does not stop NaN of the state before it",
+                "Likely cause: the reset multiplies by 0 in place of selecting, and 0 times NaN is NaN",
+                "Fix: select the initial state, as torch.where does",
+                measured=gap,
+                tolerance=one.setup.tolerance,
+            )
+    return "a reset stops NaN, inside a sequence and while acting"
