@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -32,6 +33,8 @@ PASSES = ("deviation", "grad_", "padding")
 """Metrics that depend on how sums are divided over learners."""
 SUMS = 1e-3
 """Tolerance for sums in another order, over a few updates."""
+MORE = 3
+"""Iterations between two counts of all tensors."""
 UPDATES = 2
 """Updates of a training; with a replay, after it holds whole sequences."""
 MAY_BE_MISSING = ("explained_variance", "state/drift", "replay/staleness")
@@ -76,6 +79,34 @@ def short_training(setup: Setup, rows: int, count: int = UPDATES) -> dict[str, T
             )
             for name, policy in policies.items()
         }
+
+
+def flat_training(setup: Setup, rows: int) -> str:
+    """Iterations of acting and learning leave no more tensors than the ones before."""
+    algo, sizes = setup.config.algo, []
+    if isinstance(algo, ReplayConfig):
+        raise Skip("a replay that is being filled keeps tables of its sequences")
+    if setup.config.vs == LEAGUE:
+        raise Skip("the opponents of a league are in the run folder of the training")
+    config = replace(setup.config, steps=(2 + MORE) * algo.rollout * rows)
+    with Agent.create(setup.env, config, setup.policy) as agent:
+        trainer = agent._need_trainer()
+        trainer.begin(config.steps)
+        with trainer.working():
+            for number in range(2 + MORE):
+                trainer.iterate()
+                if number in (1, 1 + MORE):  # the first iterations allocate buffers
+                    gc.collect()
+                    sizes.append(sum(issubclass(type(found), Tensor) for found in gc.get_objects()))
+    if sizes[1] - sizes[0] >= MORE:
+        raise Problem(
+            f"{MORE} iterations leave {sizes[1] - sizes[0]} more tensors",
+            "Likely cause: rollouts, final observations or metrics of earlier iterations are kept",
+            "Fix: drop them when they have been learned from; keep numbers, not tensors",
+            measured=float(sizes[1] - sizes[0]),
+            tolerance=0.0,
+        )
+    return f"{sizes[1]} tensors after {MORE} more iterations, as many as before"
 
 
 def versions(setup: Setup, rows: int) -> str:

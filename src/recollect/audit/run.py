@@ -283,6 +283,7 @@ def _check_training(
         )
     for group in groups:
         report(checked("training", "same seed", partial(same_seed, group), group))
+    report(checked("training", "flat training", partial(loop_checks.flat_training, setup, rows)))
     report(checked("training", "resumed", partial(resume_checks.resumed, setup, rows)))
     if is_repeatable:
         evaluated = partial(resume_checks.evaluated, trainings[0], setup, rows)
