@@ -69,6 +69,8 @@ def short_training(setup: Setup, rows: int, count: int = UPDATES) -> dict[str, T
         before = {name: tree.clone(dict(policy.state_dict())) for name, policy in policies.items()}
         while len(agent.history.rows) < count:
             agent.train(progress=False)
+            if config.max_seconds is not None:  # another leg would restart the schedules
+                break
         return {
             name: Trained(
                 before=before[name],
