@@ -54,13 +54,18 @@ def test_two_healthy_groups_pass():
     result = duo()
     assert [check.name for check in result.checks if not check.group] == [
         "contract",
+        "agents",
         "evaluations",
         "versions",
+        "processes",
+        "flat training",
+        "resumed",
+        "evaluated",
     ]
     assert {check.group for check in result.checks} == {"", "big", "small"}
     names = [check.name for check in result.of("big").checks]
     assert names == [check.name for check in result.of("small").checks]
-    assert len(names) == 28
+    assert len(names) == 33
     assert result.of("big").ok, str(result.of("big"))
     assert result.ok, str(result)
 
