@@ -415,7 +415,7 @@ class Agent:
         """A new instance of the training env, without ``last_action_reward``."""
         config, found = self.config, resolved(self._own_env())
         kwargs = config.env_kwargs if env_kwargs is None else env_kwargs
-        if has_groups(found, config):
+        if has_groups(found, config) or self.groups:
             grouped = make_grouped_env(found, num_envs, policies=config.policies, env_kwargs=kwargs)
             return prepared(grouped, config, kwargs)
         made = make_env(

@@ -146,7 +146,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert {check["group"] for check in data["checks"]} == {"", "speaker_0", "listener_0"}
     assert main(["verify", SPEAKER, "--policies", "independent", *flags]) == 0
     out = capsys.readouterr().out
-    assert out.count("group listener_0: ") == 28
+    assert out.count("group listener_0: ") == 33
     assert max(map(len, out.splitlines())) <= 80
     assert main(["verify", "tests.audit.test_verify_groups:LeapingRewards", *flags]) == 1
     assert "group 'small'" in capsys.readouterr().out

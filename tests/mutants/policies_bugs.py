@@ -63,7 +63,7 @@ POLICIES = [
     Mutant(
         "evaluations have an env without the groups of the training",
         test_groups.test_evaluations_on_the_way,
-        ((Agent, "make_env", "if has_groups(found, config):", "if False:"),),
+        ((Agent, "make_env", "if has_groups(found, config) or self.groups:", "if False:"),),
         by="which has no groups of agents",
     ),
     Mutant(
