@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from recollect.agent import Agent
 from recollect.audit.loop_checks import TIMES, Trained, short_training
-from recollect.audit.results import Problem, Skip
+from recollect.audit.results import Doubt, Problem, Skip
 from recollect.audit.setup import Setup
+from recollect.audit.state_checks import equal
 from recollect.base import tree
 from recollect.config.league import LEAGUE
 from recollect.config.replay import ReplayConfig
+from recollect.envs import checks
 from recollect.envs.factory import is_made
+from recollect.envs.group_views import joint, views_of
 from recollect.experience.group_rollout import by_group
 from recollect.training import checkpoints
 from recollect.training.trainer import Trainer
@@ -28,6 +32,8 @@ OWED = 0.7
 """Of the optimiser steps per rollout, so that a fraction of one is owed at the checkpoint."""
 PROGRESS = 0.5
 """Of the run, in those updates."""
+STEPS, SEED = 8, 3
+"""Of two instances of an env that are compared."""
 LATER = 2
 """Updates after the checkpoint."""
 SECONDS = 5.0
@@ -141,6 +147,12 @@ def evaluated(trained: dict[str, Trained], setup: Setup, rows: int) -> str:
         if len(found[name].metrics) < len(one.metrics):
             raise Skip(f"evaluations took longer than {SECONDS:g} s")
         differing = [key for key, leaf in one.after.items() if not torch.equal(leaf, found[name].after[key])]
+        if differing and _are_linked(setup):
+            raise Doubt(
+                "steps of one instance of the env change the episodes of another",
+                "Likely cause: the instances share a random stream, such as that of one space object",
+                "Evaluations on the way then change what is trained on: give each instance its own",
+            )
         if differing:
             raise Problem(
                 f"with evaluations on the way the training ends with another {differing[0]}",
@@ -157,6 +169,22 @@ def evaluated(trained: dict[str, Trained], setup: Setup, rows: int) -> str:
     return (
         f"{len(next(iter(found.values())).metrics)} updates with an evaluation after each: the same weights"
     )
+
+
+def _are_linked(setup: Setup) -> bool:
+    """Whether two instances of the env influence each other."""
+    seen = []
+    for is_other_stepped in (False, True):
+        with closing(setup.open()) as env, closing(setup.open()) as other:
+            obs, rng = joint(env).reset(SEED), np.random.default_rng(SEED)
+            joint(other).reset(SEED + 1)
+            for _ in range(STEPS):
+                action = {n: checks.random_action(view, obs[n], rng) for n, view in views_of(env).items()}
+                if is_other_stepped:
+                    joint(other).step(action)
+                obs = {name: tree.clone(step.obs) for name, step in joint(env).step(action).items()}
+            seen.append(obs)
+    return not all(equal(seen[0][name], seen[1][name]) for name in seen[0])
 
 
 def _and_draws(train: Callable[[], dict[str, Trained]]) -> tuple[dict[str, Trained], bool]:
