@@ -278,7 +278,9 @@ def broken_states(rollouts: Sequence[RecordedRollout]) -> str:
     stepped = policy.step(tree.index(obs, reset), broken, first[reset])[-2]
     right = policy.unroll(tree.index(obs, slice(reset, T)), fresh, first[reset:])[-2]
     for found, wanted, where in ((whole, right, "inside a sequence"), (stepped, right[0], "while acting")):
-        gap = float((found - wanted).abs().nan_to_num(nan=torch.inf).max() / wanted.abs().max().clamp(min=1))
+        # Values of actions that a mask forbids are infinite.
+        gaps = torch.where(_same(found, wanted), 0.0, (found - wanted).abs()).nan_to_num(nan=torch.inf)
+        gap = float(gaps.max() / wanted.nan_to_num(posinf=0, neginf=0).abs().max().clamp(min=1))
         if not gap <= one.setup.tolerance:
             raise Problem(
                 f"a reset {where} does not stop NaN of the state before it",
