@@ -39,7 +39,7 @@ EXAMPLES = {
     "sb3-": Example(
         "sb3_contrib",
         "sb3",
-        failed=("advantage statistics", "padding in update"),
+        failed=("advantage statistics",),
         not_checked=("step is unroll",),
     ),
     "sb3-plain": Example("sb3_contrib", "sb3", "example_plain", not_checked=NO_UPDATES),
