@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
+from stable_baselines3.common.logger import Logger
 from verdict import judge, report
 
 
@@ -21,6 +22,7 @@ def share_not_finite(algorithm, policy: str, *, steps: int, batch: int, epochs: 
     model = algorithm(
         policy, env, n_steps=steps, batch_size=batch, n_epochs=epochs, seed=0, device="cpu", **settings
     )
+    model.set_logger(Logger(None, []))  # the default one makes a folder
     model.learn(steps)
     flat = torch.cat([weights.flatten() for weights in model.policy.parameters()])
     return float((~flat.isfinite()).float().mean())

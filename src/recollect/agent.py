@@ -25,8 +25,9 @@ from recollect.config.train import EvalMode, TrainConfig
 from recollect.display import make_display, showing_notices
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name
-from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
+from recollect.envs.factory import EnvSpec, is_made, make_env, make_grouped_env, resolved
 from recollect.envs.group_views import Groups
+from recollect.envs.groups import GroupedEnv
 from recollect.errors import ConfigError, Interrupted, LostError, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy.noisy import means
@@ -39,7 +40,7 @@ from recollect.policy.policies import (
     rows_of_slots,
 )
 from recollect.policy.policy import Policy
-from recollect.runtimes.actor_envs import open_env, prepared
+from recollect.runtimes.actor_envs import has_groups, open_env, prepared
 from recollect.runtimes.env_probe import check_spaces, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.run_summary import run_opening, short_run_note
@@ -333,7 +334,9 @@ class Agent:
                 assert isinstance(self._trainer.collector, InlineCollector)  # no other takes an env object
                 (batched,) = self._trainer.collector.envs
             else:
-                batched = open_env(source, self.config)
+                # A GroupedEnv has its groups, and ``check_spaces`` compares them with those of the network.
+                config = replace(self.config, policies="shared") if isinstance(source, GroupedEnv) else None
+                batched = open_env(source, config or self.config)
         else:
             batched = open_env(source, self.config, num_envs, env_kwargs)
         try:
@@ -408,12 +411,15 @@ class Agent:
     def _so_far(self) -> Learned:
         return self._learned if self._trainer is None else self._trainer.learned(live=False)
 
-    def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
+    def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv | GroupedEnv:
         """A new instance of the training env, without ``last_action_reward``."""
-        config = self.config
+        config, found = self.config, resolved(self._own_env())
         kwargs = config.env_kwargs if env_kwargs is None else env_kwargs
+        if has_groups(found, config) or self.groups:
+            grouped = make_grouped_env(found, num_envs, policies=config.policies, env_kwargs=kwargs)
+            return prepared(grouped, config, kwargs)
         made = make_env(
-            resolved(self._own_env()),
+            found,
             num_envs,
             device=torch.device(config.device),
             env_kwargs=kwargs,

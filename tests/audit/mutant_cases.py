@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
+from recollect.base import devices
 from recollect.config.policy import EncoderConfig
 from recollect.config.q_heads import QHeadConfig
 from recollect.cores import GRUConfig, LSTMConfig
+from tests.support.grouped_worlds import EARLY, LATE, Camp
 from tests.support.helpers import ArenaWorld, ScriptedEnv
 from tests.support.two_sides import TwoSides
 
@@ -56,6 +61,22 @@ def fillers() -> Any:
     return SyncVectorEnv([ScriptedEnv] * 3)
 
 
+PAIRS = {"girls": ["cat", "ann"], "boys": ["bob"]}
+"""Groups of the agents of ``Camp``."""
+NEVER = {"ann": (0, 4, "terminated"), "bob": (9, 9, "truncated"), "cat": (1, 4, "terminated")}
+"""Bob would appear after the episode."""
+
+
+class MaskedCamp(Camp):
+    """With a mask that forbids the second action."""
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Dict({"seen": self._seen[agent], "action_mask": spaces.MultiBinary(3)})
+
+    def _observe(self, agent: str, action: Any) -> Any:
+        return {"seen": super()._observe(agent, action), "action_mask": np.array([1, 0, 1], np.int8)}
+
+
 MADE: frozenset[Callable[[], Any]] = frozenset({fillers, ArenaWorld})
 """The envs that are passed as objects: they have several rows."""
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -75,6 +96,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo, window": (ScriptedEnv, SMALL | {"core": {"name": "window", "hidden": 8, "window": 6}}),
     "impala": (ScriptedEnv, SMALL | {"algo": "impala"}),
     "impala, dying agents": (ArenaWorld, SMALL | {"algo": "impala"}),
+    "ppo, as on a GPU": (ScriptedEnv, SMALL | {"normalise_observations": True}),
+    "ppo, as on a GPU, dying agents": (ArenaWorld, SMALL | {"normalise_observations": True}),
+    "ppo, episodes": (ScriptedEnv, SMALL | {"batching": "episodes", "minibatches": 2}),
+    "ppo, episodes, dying agents": (ArenaWorld, SMALL | {"batching": "episodes", "minibatches": 2}),
+    "ppo, next observations": (ScriptedEnv, SMALL | {"next_obs_coef": 0.5}),
+    "ppo, next observations, dying agents": (ArenaWorld, SMALL | {"next_obs_coef": 0.5}),
     "r2d2": (ScriptedEnv, REPLAY),
     "r2d2, priorities": (ScriptedEnv, REPLAY | {"priority_exponent": 0.9}),
     "r2d2, frames": (ScriptedEnv, REPLAY | {"core": "frames", "states": "rebuilt"}),
@@ -94,7 +121,39 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         ScriptedEnv,
         SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "mode": "async"},
     ),
+    "agents that end early": (partial(Camp, EARLY), SMALL | {"policies": PAIRS}),
+    "agents that come late": (partial(Camp, LATE), SMALL | {"policies": PAIRS}),
+    "agents with masks": (partial(MaskedCamp, LATE), SMALL),
+    "absent agents": (partial(Camp, NEVER), SMALL),
+    "impala in processes": (
+        ScriptedEnv,
+        SMALL | {"algo": "impala", "num_envs": 4, "runtime": "processes", "actors": 2},
+    ),
+    "impala that runs ahead": (
+        ScriptedEnv,
+        SMALL | {"algo": "impala", "num_envs": 4, "runtime": "processes", "actors": 2, "mode": "async"},
+    ),
+    "impala, learners": (ScriptedEnv, SMALL | {"algo": "impala", "num_envs": 4, "learners": 2}),
+    "learner processes": (
+        partial(Camp, EARLY),
+        SMALL | {"policies": PAIRS, "learner_processes": True},
+    ),
+    "env workers": (ScriptedEnv, SMALL | {"num_envs": 4, "env_workers": 2}),
+    "env workers of actors": (
+        ScriptedEnv,
+        SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "env_workers": 2},
+    ),
+    "learners": (ScriptedEnv, SMALL | {"num_envs": 4, "learners": 2}),
 }
+
+
+@contextmanager
+def device_of(name: str) -> Iterator[None]:
+    """Within it, a training "as on a GPU" takes the paths that make no host reads, on the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "as on a GPU" in name:
+            patch.setattr(devices, "synchronises", lambda where: True)
+        yield
 
 
 def made(name: str) -> tuple[Any, dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,10 +32,17 @@ class Example:
 
 
 NO_WEIGHTS = ("step is unroll", "padding in update")
+NO_UPDATES = ("step is unroll", "advantage statistics")
 NO_STATISTICS = (*NO_WEIGHTS, "advantage statistics")
 LIMITS = ("truncation", "both ends")
 EXAMPLES = {
-    "sb3-": Example("sb3_contrib", "sb3", failed=("advantage statistics",), not_checked=NO_WEIGHTS),
+    "sb3-": Example(
+        "sb3_contrib",
+        "sb3",
+        failed=("advantage statistics",),
+        not_checked=("step is unroll",),
+    ),
+    "sb3-plain": Example("sb3_contrib", "sb3", "example_plain", not_checked=NO_UPDATES),
     "skrl-": Example(
         "skrl",
         "skrl_rnn",
@@ -222,9 +230,22 @@ def zero_states_in_sample_factory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(learner, "build_rnn_inputs", zeros)
 
 
+def padding_in_the_loss_of_sb3(patch: pytest.MonkeyPatch) -> None:
+    """Every step of a padded batch counts as valid."""
+    from recollect.audit.adapters import sb3
+
+    train = sb3._train_once
+    patch.setattr(
+        sb3,
+        "_train_once",
+        lambda model, sample: train(model, SimpleNamespace(**vars(sample) | {"mask": 0 * sample.mask + 1})),
+    )
+
+
 PLANTED: dict[str, tuple[str, Plant, str]] = {
     "sb3-forgotten states": ("sb3-", forgotten_states, "recorded chunk states"),
     "sb3-time limits": ("sb3-", time_limits_as_terminations, "truncation"),
+    "sb3-padding": ("sb3-plain", padding_in_the_loss_of_sb3, "padding in update"),
     "rsl-rl-no resets": ("rsl-rl-", no_resets_in_rsl, "resets in acting"),
     "rsl-rl-late states": ("rsl-rl-", late_states_in_rsl, "recorded chunk states"),
     "torchrl-no resets": ("torchrl-lstm", no_resets_in_torchrl, "resets in acting"),

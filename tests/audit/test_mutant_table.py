@@ -9,19 +9,28 @@ from typing import Any
 import pytest
 
 import recollect as rc
-from recollect.audit import env_checks
+from recollect.audit import env_checks, loop_checks, resume_checks
 from recollect.audit import run as engine
 from recollect.audit.results import Check
 from tests.audit import table
-from tests.audit.mutant_cases import CASES, made
+from tests.audit.mutant_cases import CASES, device_of, made
 from tests.audit.not_audited import COMPLETE, NOT_AUDITED
-from tests.mutants.bugs import MUTANTS
+from tests.mutants.bugs import MUTANTS, STOPPED
 from tests.mutants.mutant import Mutant
 from tests.mutants.process_bugs import MUTANTS as PROCESS_MUTANTS
 
-BY_NAME = {mutant.name: mutant for mutant in (*PROCESS_MUTANTS, *MUTANTS)}
+BY_NAME = {mutant.name: mutant for mutant in (*STOPPED, *PROCESS_MUTANTS, *MUTANTS)}
 ROWS = {(row["bug"], row["training"]): row["check"] for row in table.planted()}
-TRAINED = {"updates", "same seed", "versions", "learner processes"}
+LONG = {
+    "versions": loop_checks,
+    "processes": loop_checks,
+    "learner_processes": loop_checks,
+    "resumed": resume_checks,
+    "evaluated": resume_checks,
+    "flat_training": loop_checks,
+}
+"""Checks that make trainings of their own, each in its module; those that are not looked for are left out."""
+TRAINED = {"updates", "same seed", *(name.replace("_", " ") for name in LONG)}
 """Checks that train; for all others a short training is left out."""
 
 
@@ -52,14 +61,17 @@ def verdict(training: str, name: str) -> Check:
             patch.setattr(engine, table_name, kept)
         if name not in TRAINED:
             patch.setattr(engine, "_check_training", lambda *args, **more: None)
+        for other, module in LONG.items():
+            if other.replace("_", " ") != name:
+                patch.setattr(module, other, lambda *args: "")
         env, settings = made(training)
-        with contextlib.suppress(Found):
+        with contextlib.suppress(Found), device_of(training):
             rc.verify(env, watch=watch, **settings)
     assert found, f"{training} has no check {name!r}"
     return next((check for check in found if check.status == "failed"), found[-1])
 
 
-TWICE = {"parameters", "through time", "learner", "acting"}
+TWICE = {"parameters", "through time", "learner", "acting", "updates"}
 """Names of checks that run for each group."""
 
 

@@ -11,7 +11,7 @@ from recollect.audit import env_checks, own_trainer
 from recollect.config.core_choice import CORES
 from recollect.config.policy import EncoderConfig
 from recollect.policy.precision import probe
-from tests.audit.mutant_cases import CASES, REPLAY, made
+from tests.audit.mutant_cases import CASES, REPLAY, device_of, made
 from tests.support.helpers import ScriptedEnv
 
 SMALL: dict[str, Any] = {
@@ -73,4 +73,5 @@ def test_every_algorithm_at_a_thousand_steps(algo: str, monkeypatch: pytest.Monk
 def test_the_trainings_of_the_table_are_healthy(training: str):
     """S004-19: all checks of every training that mutants are planted in, those in processes too."""
     env, settings = made(training)
-    assert_clean(env, **settings)
+    with device_of(training):
+        assert_clean(env, **settings)

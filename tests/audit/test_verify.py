@@ -15,7 +15,7 @@ from gymnasium import spaces as gym_spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import recollect as rc
-from recollect.audit import env_checks, loop_checks
+from recollect.audit import env_checks, loop_checks, resume_checks
 from recollect.audit.results import PARTS, Check, Verification
 from recollect.audit.setup import prepare
 from recollect.cli import main
@@ -89,8 +89,9 @@ OBJECTS = {
 
 
 OF_MEMORY = {"stored states", "step is unroll", "initial state"}
-OF_MEMORY |= {"resets in acting", "resets in learning", "rows reset"}
+OF_MEMORY |= {"resets in acting", "resets in learning", "rows reset", "broken states"}
 MAY_BE_LACKING = {"normalisers", "priorities", "evaluations", "versions", "noise drawn", "staleness"}
+MAY_BE_LACKING |= {"processes", "resumed", "evaluated", "flat training"}
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -123,6 +124,12 @@ def passes(check: str) -> Callable[[], None]:
             if check not in ("updates", "same seed"):
                 trained = sound_training()
                 patch.setattr(loop_checks, "short_training", lambda setup, rows: trained)
+                for owner, name in (
+                    (loop_checks, "flat_training"),
+                    (resume_checks, "resumed"),
+                    (resume_checks, "evaluated"),
+                ):
+                    patch.setattr(owner, name, lambda *args: "")
             result = verified(minibatches=5)
         assert "contract" not in failed(result)
         assert result.ok == (not failed(result))
@@ -400,7 +407,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert main(["verify", "verify_worlds.py:ScriptedEnv", *FLAGS]) == 0
     out = capsys.readouterr().out
     assert "gradient flow" in out
-    assert out.splitlines()[-1] == "ScriptedEnv: 33 ok, 1 skipped"
+    assert out.splitlines()[-1] == "ScriptedEnv: 41 ok, 2 skipped"
     assert max(map(len, out.splitlines())) <= 80
     assert main(["verify", "verify_worlds.py:NeverResets", *FLAGS]) == 1
     out = capsys.readouterr().out

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from recollect.acting.group_actor import GroupActor
+from recollect.agent import Agent
 from recollect.training import group_metrics
 from recollect.training.trainer import Trainer
 from tests.audit import test_verify_groups
@@ -58,6 +59,12 @@ POLICIES = [
         resumed,
         ((Trainer, "restore", 'prefix = f"{group}/" if group', 'prefix = f"{group}:" if group'),),
         by="assert all(torch.equal(tensor, theirs[name])",
+    ),
+    Mutant(
+        "evaluations have an env without the groups of the training",
+        test_groups.test_evaluations_on_the_way,
+        ((Agent, "make_env", "if has_groups(found, config) or self.groups:", "if False:"),),
+        by="which has no groups of agents",
     ),
     Mutant(
         "the memory of one group is lost at the start of a rollout",

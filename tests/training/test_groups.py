@@ -55,6 +55,22 @@ def test_two_groups_are_the_same_in_every_runtime(more):
         assert inline.steps == other.steps
 
 
+def test_evaluations_on_the_way():
+    """S001-5: a run with groups evaluates all of them, and ends with the weights of a run that does not."""
+    groups: dict[str, Any] = {"policies": {"girls": ["ann", "cat"], "boys": ["bob"]}, "num_envs": 3}
+    seen: list[set[str]] = []
+
+    class Seen(rc.Callback):
+        def on_evaluation(self, training, evaluation):
+            seen.append(set(evaluation.groups))
+
+    with trained(Camp, 144, eval_every=72, eval_episodes=6, callbacks=Seen(), **groups) as evaluated:
+        assert seen == [{"girls", "boys"}] * len(seen)
+        assert seen
+        with trained(Camp, 144, eval_every=0, **groups) as without:
+            assert_equal(weights(evaluated), weights(without))
+
+
 def test_groups_learn_side_by_side():
     """S002-2: each in a thread, what they learn in one."""
     both, seen = threading.Barrier(2), set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
@@ -26,6 +27,14 @@ from recollect.training.group_metrics import metrics_of
 
 PROCESS_UPDATES = 5
 """Updates of a training with actors in processes."""
+TIMES = ("speed/", "seconds", "start_seconds")
+"""Metrics that differ from run to run."""
+PASSES = ("deviation", "grad_", "padding")
+"""Metrics that depend on how sums are divided over learners."""
+SUMS = 1e-3
+"""Tolerance for sums in another order, over a few updates."""
+MORE = 3
+"""Half of the iterations between two counts of all tensors."""
 UPDATES = 2
 """Updates of a training; with a replay, after it holds whole sequences."""
 MAY_BE_MISSING = ("explained_variance", "state/drift", "replay/staleness")
@@ -60,6 +69,8 @@ def short_training(setup: Setup, rows: int, count: int = UPDATES) -> dict[str, T
         before = {name: tree.clone(dict(policy.state_dict())) for name, policy in policies.items()}
         while len(agent.history.rows) < count:
             agent.train(progress=False)
+            if config.max_seconds is not None:  # another leg would restart the schedules
+                break
         return {
             name: Trained(
                 before=before[name],
@@ -72,9 +83,39 @@ def short_training(setup: Setup, rows: int, count: int = UPDATES) -> dict[str, T
         }
 
 
+def flat_training(setup: Setup, rows: int) -> str:
+    """Iterations of acting and learning leave no more tensors than the ones before."""
+    algo, sizes = setup.config.algo, []
+    if isinstance(algo, ReplayConfig):
+        raise Skip("a replay that is being filled keeps tables of its sequences")
+    if setup.config.vs == LEAGUE:
+        raise Skip("the opponents of a league are in the run folder of the training")
+    counted = (1, 1 + 2 * MORE)  # the first iterations allocate buffers
+    config = replace(setup.config, steps=(counted[-1] + 1) * algo.rollout * rows)
+    with Agent.create(setup.env, config, setup.policy) as agent:
+        trainer = agent._need_trainer()
+        trainer.begin(config.steps)
+        with trainer.working():
+            for number in range(counted[-1] + 1):
+                trainer.iterate()
+                if number in counted:
+                    gc.collect()
+                    sizes.append(sum(issubclass(type(found), Tensor) for found in gc.get_objects()))
+    growth = sizes[-1] - sizes[0]
+    if growth >= 2 * MORE - 1:  # an env may add a few, once
+        raise Problem(
+            f"{2 * MORE} iterations leave {growth} more tensors",
+            "Likely cause: rollouts, final observations or metrics of earlier iterations are kept",
+            "Fix: drop them when they have been learned from; keep numbers, not tensors",
+            measured=float(growth),
+            tolerance=0.0,
+        )
+    return f"{sizes[-1]} tensors after {counted[-1] + 1} iterations, {max(0, growth)} more than after 2"
+
+
 def versions(setup: Setup, rows: int) -> str:
     """Actors in processes of their own act with the weights whose version their rollouts name."""
-    if not setup.where:
+    if setup.where.get("runtime", "inline") == "inline":
         raise Skip("acting and learning share one process")
     if setup.where["runtime"] != "processes":
         raise Skip(f"runtime {setup.where['runtime']}: its cluster is not started for an audit")
@@ -101,6 +142,53 @@ def versions(setup: Setup, rows: int) -> str:
         f"{PROCESS_UPDATES} updates from {actors} actors in processes, {setup.where['mode']}: deviations "
         f"up to {tiny(max(largest, default=0.0))}; lag up to {max(lags, default=0):g}"
     )
+
+
+def processes(setup: Setup, rows: int) -> str:
+    """A training in several processes, whose actors do not run ahead, is that of one process."""
+    if not setup.where:
+        raise Skip("the training has one process")
+    if setup.where["runtime"] not in ("inline", "processes"):
+        raise Skip(f"runtime {setup.where['runtime']}: its cluster is not started for an audit")
+    rows = rows // setup.config.num_envs * setup.where["num_envs"]
+    there = setup.where | {"mode": "lockstep", "max_lag": None}
+    here = there | {"runtime": "inline", "env_workers": 0, "learners": 1, "learner_processes": False}
+    found, right = (
+        short_training(replace(setup, config=replace(setup.config, **where)), rows, count=PROCESS_UPDATES)
+        for where in (there, here)
+    )
+    # Several learners add up their gradients in another order.
+    tolerance, largest = (SUMS if there["learners"] > 1 else 0.0), 0.0
+    for group, one in right.items():
+        for name, gap in (*_metric_gaps(found[group], one), *_weight_gaps(found[group], one)):
+            largest = max(largest, gap)
+            if not gap <= tolerance:
+                raise Problem(
+                    f"in several processes {name} differs by {gap:.1e} from that of one process",
+                    "Likely cause: a process has the steps, final observations, weights or seeds of another, "
+                    "or of an earlier rollout; or learners do not add up their gradients",
+                    "Fix: give each process its own rows, and copy them before they are overwritten",
+                    measured=gap,
+                    tolerance=tolerance,
+                )
+    return f"{PROCESS_UPDATES} updates: metrics and weights are those of one process, to {tiny(largest)}"
+
+
+def _metric_gaps(found: Trained, right: Trained) -> Iterator[tuple[str, float]]:
+    """The relative difference of every metric that is no time."""
+    for number, (ours, theirs) in enumerate(zip(found.metrics, right.metrics)):
+        for name, x in theirs.items():
+            if name.startswith(TIMES) or name.startswith(PASSES):
+                continue
+            y = ours.get(name, math.inf)
+            same = x == y or (math.isnan(x) and math.isnan(y))
+            yield f"{name} of update {number}", 0.0 if same else abs(x - y) / max(1.0, abs(x))
+
+
+def _weight_gaps(found: Trained, right: Trained) -> Iterator[tuple[str, float]]:
+    for name, leaf in right.after.items():
+        gap = (leaf.double() - found.after[name].double()).abs()
+        yield name, float(gap.max()) if gap.numel() else 0.0
 
 
 def updates(trained: Trained, setup: Setup) -> str:

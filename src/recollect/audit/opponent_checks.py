@@ -19,7 +19,8 @@ from recollect.audit.trace_checks import state_gap
 from recollect.base import tree
 from recollect.config.league import LEAGUE, SNAPSHOT, LeagueConfig
 from recollect.envs import checks
-from recollect.envs.versus import Versus
+from recollect.envs.contract import Resumable
+from recollect.envs.versus import OUTCOMES, Versus
 from recollect.league.cast import Cast
 from recollect.league.pool import Pool, signature
 from recollect.policy.policies import Network, by_group
@@ -28,6 +29,9 @@ from recollect.policy.policy import Policy
 STEPS = 60
 MEMBERS = 3
 SEED = 13
+RESUMES, AGAIN = 4, 8
+"""Snapshots, and steps after each."""
+PARTS = ("obs", "first", "reward", "terminated", "truncated", "final_obs", "valid")
 TOLERANCE = 1e-4
 
 
@@ -47,6 +51,7 @@ def sides(setup: Setup, env: Any) -> str:
     with _seen(inner, "step") as steps, _seen(versus.player, "act") as acts:
         shown = versus.reset(SEED)
         last: tuple[Any, Tensor] | None = None
+        mine = versus.rows
         for _ in range(STEPS):
             action = checks.random_action(versus, shown, rng)
             step = versus.step(action)
@@ -55,14 +60,78 @@ def sides(setup: Setup, env: Any) -> str:
             if last is not None:
                 _check_shown(rows, acts[-1][0][1], first, *last)
             mine = _others(rows, len(steps[-1][1]["first"]))
-            if not _equal(step.obs, tree.index(steps[-1][1]["obs"], mine)):
-                raise Problem(
-                    "the learner sees other rows than those of its side",
-                    "Fix: give it the rows that its actions move",
-                )
+            for name in PARTS:
+                if not _equal(getattr(step, name), tree.index(steps[-1][1][name], mine)):
+                    raise Problem(
+                        f"the learner sees {name} of other rows than those of its side",
+                        "Fix: give it the rows that its actions move",
+                    )
+            _check_results(versus, step.info, _signs(versus, mine))
             last = steps[-1][1]["obs"], steps[-1][1]["first"]
             shown = step.obs
-    return f"{STEPS} steps: learner and opponent see and move the rows of their own side"
+        signs = _signs(versus, mine)
+        if versus.num_envs > 1 and not (signs.min() < signs.max()):
+            raise Problem(
+                f"the learner has the same side in all {versus.num_envs} slots",
+                "Fix: give it the other side in every second slot",
+            )
+        resumes = ""
+        if isinstance(versus, Resumable):
+            for _ in range(RESUMES):
+                shown = _check_resume(versus, shown, rng, acts)
+            resumes = "; resumed in the middle of games, too"
+    return f"{STEPS} steps: learner and opponent see and move the rows of their own side{resumes}"
+
+
+def _signs(versus: Versus, mine: Tensor) -> Tensor:
+    """[E]: 1 where the learner has the first half of a slot's rows, else -1."""
+    size = 2 * versus.agents
+    return torch.where(mine[:: versus.agents] % size < versus.agents, 1, -1)
+
+
+def _check_results(versus: Versus, info: dict[str, Tensor], signs: Tensor) -> None:
+    """The results of finished games are those of the learner's side; there are none before."""
+    won, is_over = versus.env.won * signs, versus.env.games > 0
+    for name, outcome in OUTCOMES.items():
+        right = torch.where(is_over, (won == outcome).float(), torch.nan)
+        if not _equal(info[name], right):
+            raise Problem(
+                f"{name} of the learner is {info[name].tolist()}, and its games say {right.tolist()}",
+                "Likely cause: results are those of the first side, or of games that are not played yet",
+                "Fix: turn the result round where the learner has the second side",
+            )
+
+
+def _check_resume(versus: Any, obs: Any, rng: np.random.Generator, acts: list[tuple[Any, Any]]) -> Any:
+    """From a snapshot where a game starts, the same actions lead to the same steps and answers.
+
+    Returns the observation after them.
+    """
+    for _ in range(STEPS):
+        step = versus.step(checks.random_action(versus, obs, rng))
+        obs = step.obs
+        if step.first.any() and not step.first.all():
+            break
+    kept = tree.clone(versus.snapshot())
+    actions, found = [checks.random_action(versus, obs, rng) for _ in range(AGAIN)], []
+    for number in range(2):
+        if number:
+            versus.restore(kept)
+        begun = len(acts)
+        seen = [tree.clone(versus.step(action).obs) for action in actions]
+        found.append((seen, acts[begun:]))
+        for action in actions:  # something else happens before the snapshot is restored
+            obs = tree.clone(versus.step(action).obs)
+    (obs_before, acts_before), (obs_again, acts_again) = found
+    same = all(map(_equal, obs_before, obs_again))
+    same &= all(_equal(a[0], b[0]) and _equal(a[1], b[1]) for a, b in zip(acts_before, acts_again))
+    if not same:
+        raise Problem(
+            "after a resume the opponent acts otherwise, or is told of other starts of games",
+            "Likely cause: its memory or the flags of games that have just started are not restored",
+            "Fix: save them with the env",
+        )
+    return obs
 
 
 def _check_moves(rows: Tensor, own: Any, theirs: Any, sent: Any) -> None:
@@ -113,7 +182,7 @@ def _seen(owner: Any, name: str) -> Iterator[list[tuple[Any, Any]]]:
     def watched(*args: Any) -> Any:
         kept = tree.clone(tuple(args))
         result = method(*args)
-        found = {"obs": result.obs, "first": result.first} if name == "step" else result
+        found = {part: getattr(result, part) for part in PARTS} if name == "step" else result
         calls.append((kept, tree.clone(found)))
         return result
 
@@ -146,6 +215,11 @@ def league(setup: Setup, env: Any, network: Network) -> str:
         cast.adjust(league={"number": 0} | roster)
         world = Versus(versus.env, cast)
         games, swaps = _play(world, cast, members, live, roster)
+        if isinstance(world, Resumable):
+            rng, shown = np.random.default_rng(SEED), world.reset(SEED)
+            with _seen(cast, "act") as acts:
+                for _ in range(RESUMES):
+                    shown = _check_resume(world, shown, rng, acts)
     return (
         f"{games} games of {len(names)} opponents: {swaps} changes of opponent, each at a reset; weights and "
         "memories their own, also after the live weights changed and the roster was replaced"

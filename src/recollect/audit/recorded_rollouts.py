@@ -204,7 +204,7 @@ def record_rollouts(
         found: dict[str, RecordedRollout] = {}
         for name, rollout in rollouts.items():
             log, live = recorders[name].take(), actors[name].state
-            replay = _replay(policies[name], rollout, log, states[name])
+            replay = plain_replay(policies[name], rollout, log, states[name])
             leaves = (*tree.leaves(rollout.states), *tree.leaves(live))
             found[name] = RecordedRollout(
                 setup=setup,
@@ -226,7 +226,7 @@ def record_rollouts(
 
 
 @torch.no_grad()
-def _replay(policy: Policy, rollout: Rollout, log: EnvLog, state: State) -> Outputs:
+def plain_replay(policy: Policy, rollout: Rollout, log: EnvLog, state: State) -> Outputs:
     """The outputs of the policy on the logged observations, one step at a time from ``state`` [B, ...].
 
     Resets are applied here; the core gets ``first`` = False at every step.

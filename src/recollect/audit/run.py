@@ -16,8 +16,10 @@ from typing import Any
 
 from recollect.agent import Agent
 from recollect.audit import (
+    agent_checks,
     buffer_checks,
     env_checks,
+    epoch_checks,
     evaluation_checks,
     exploration_checks,
     gauge_checks,
@@ -25,13 +27,17 @@ from recollect.audit import (
     head_checks,
     loop_checks,
     loss_checks,
+    metric_checks,
     opponent_checks,
+    optimiser_checks,
     q_head_checks,
     replay_book_checks,
     replay_checks,
     replay_learner_checks,
     replay_loss_checks,
     replay_target_checks,
+    resume_checks,
+    session_checks,
     state_checks,
     update_checks,
 )
@@ -45,7 +51,7 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.factory import EnvSpec, is_made
+from recollect.envs.factory import EnvSpec, is_made, is_multi_agent
 from recollect.envs.group_views import Groups, views_of
 from recollect.policy.policies import Network, by_group
 from recollect.training.new_network import PolicyFactory
@@ -61,7 +67,9 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         state_checks.stored_states,
         state_checks.learner,
         state_checks.values_at_ends,
-        state_checks.session,
+        state_checks.broken_states,
+        session_checks.session,
+        session_checks.conversations,
         *STATE,
     ),
     "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses),
@@ -71,6 +79,9 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         update_checks.normalisers,
         update_checks.flat_memory,
         gauge_checks.gauge,
+        epoch_checks.epochs,
+        metric_checks.metrics,
+        optimiser_checks.optimiser,
         *FROZEN,
     ),
     "gradient": (gradient_checks.parameters, gradient_checks.through_time),
@@ -94,7 +105,9 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         state_checks.acting,
         state_checks.stored_states,
         replay_checks.learner,
-        state_checks.session,
+        state_checks.broken_states,
+        session_checks.session,
+        session_checks.conversations,
         *STATE,
     ),
     "returns": (
@@ -117,6 +130,7 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         update_checks.normalisers,
         update_checks.flat_memory,
         gauge_checks.gauge,
+        optimiser_checks.optimiser,
         *FROZEN,
     ),
     "gradient": (replay_checks.parameters, replay_checks.through_time),
@@ -207,6 +221,8 @@ def _run_checks(
     )
     if single.status != "skipped":
         report(single)
+    if is_multi_agent(setup.env):
+        report(checked("env", "agents", lambda: agent_checks.agents(setup)))
     if setup.config.vs is not None and kept.ok:
         report(checked("env", "sides", lambda: opponent_checks.sides(setup, env)))
         report(checked("env", "league", lambda: opponent_checks.league(setup, env, network)))
@@ -279,6 +295,7 @@ def _check_training(
         return loop_checks.same_seed(one, again[0] if again else None, setup)
 
     report(checked("training", "versions", partial(loop_checks.versions, setup, rows)))
+    report(checked("training", "processes", partial(loop_checks.processes, setup, rows)))
     first = checked("training", "updates", train)
     if not first.ok:
         report(first)
@@ -292,3 +309,8 @@ def _check_training(
     if setup.learner_processes and is_repeatable:
         apart = partial(loop_checks.learner_processes, trainings[0], setup, rows)
         report(checked("training", "learner processes", apart))
+    report(checked("training", "flat training", partial(loop_checks.flat_training, setup, rows)))
+    report(checked("training", "resumed", partial(resume_checks.resumed, setup, rows)))
+    if is_repeatable:
+        evaluated = partial(resume_checks.evaluated, trainings[0], setup, rows)
+        report(checked("training", "evaluated", evaluated))

@@ -163,8 +163,10 @@ def reduced(env: Any, full: TrainConfig, policy: PolicyFactory | None) -> Setup:
     kept += ("policies", "policy", "algo", "vs", "vs_kwargs", "curriculum")
     quiet = TrainConfig(num_envs=num_envs, **{name: getattr(full, name) for name in kept})
     where = {}
-    if full.runtime != "inline":
-        where = {name: getattr(full, name) for name in ("runtime", "mode", "max_lag", "env_timeout")}
+    if full.runtime != "inline" or full.env_workers or full.learners > 1 or full.learner_processes:
+        kept = ("runtime", "mode", "max_lag", "env_timeout", "learner_processes")
+        where = {name: getattr(full, name) for name in kept}
+        where["learners"] = min(full.learners, MOST_PROCESSES)
         where |= {name: min(getattr(full, name), MOST_PROCESSES) for name in ("actors", "env_workers")}
         where["num_envs"] = max(1, num_envs // where["actors"]) * where["actors"]
     asked = num_envs if is_made(env) else full.num_envs

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.acting.session import Session
 from recollect.algos.catalog import acting as acting_of
 from recollect.audit.recorded_rollouts import EnvLog, RecordedRollout, positions, step_and_row, worst
 from recollect.audit.results import Doubt, Problem, Skip
@@ -19,6 +16,8 @@ from recollect.base.types import State, Tree
 from recollect.experience.chunks import Chunks
 from recollect.learning.sequences import burn_in
 
+SHORT = 10
+"""Steps of a sequence that starts from a broken state."""
 Gaps = dict[str, Tensor]
 """[T, B] each: the largest deviations of the fields of the record, in their units."""
 
@@ -98,7 +97,7 @@ def stored_states(rollouts: Sequence[RecordedRollout]) -> str:
                 "Likely cause: actor and learner disagree about the chunk length or the burn-in",
             )
         for step in rollout.state_steps:
-            gap, row = _state_gap(rollout.state_at(step), tree.index(states, step), log.valid[step])
+            gap, row = state_gap(rollout.state_at(step), tree.index(states, step), log.valid[step])
             if not gap <= tolerance:
                 raise Problem(
                     f"the state stored for step {step}, row {row}, is {gap:.1e} off the live one "
@@ -107,7 +106,7 @@ def stored_states(rollouts: Sequence[RecordedRollout]) -> str:
                     "Fix: copy the state that goes into act at that step, before `first` applies",
                 )
             largest, count = max(largest, gap), count + int(log.valid[step].sum())
-        gap, row = _state_gap(one.live, tree.index(states, -1), log.inside)
+        gap, row = state_gap(one.live, tree.index(states, -1), log.inside)
         if not gap <= tolerance:
             raise Problem(
                 f"after the rollout the live state of row {row} is {gap:.1e} off the last step's",
@@ -134,14 +133,14 @@ def _cause_in_storage(one: RecordedRollout, step: int) -> str:
     late = "next step: stored too late, after the step has changed it"
     for other, neighbour in ((step + 1, late), (step - 1, "previous step: stored too early")):
         is_there = 0 <= other <= one.rollout.steps
-        if is_there and _state_gap(stored, tree.index(states, other), valid)[0] <= one.setup.tolerance:
+        if is_there and state_gap(stored, tree.index(states, other), valid)[0] <= one.setup.tolerance:
             return f"Likely cause: it is the state of the {neighbour}"
     if all(not leaf.any() for leaf in tree.leaves(stored)):
         return "Likely cause: zeros; it was never stored, or was reset in mid-episode"
     return "Likely cause: the state of another row or step, or one that was changed after it was stored"
 
 
-def _state_gap(a: State, b: State, rows: Tensor) -> tuple[float, int]:
+def state_gap(a: State, b: State, rows: Tensor) -> tuple[float, int]:
     """The largest difference over ``rows`` [B], in units of the leaf's size if above 1, and its row."""
     largest, at = 0.0, 0
     for x, y in zip(tree.leaves(a), tree.leaves(b)):
@@ -160,7 +159,8 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | ((a != a) & (b != b))
 
 
-def _equal(a: Tree, b: Tree) -> bool:
+def equal(a: Tree, b: Tree) -> bool:
+    """Whether all leaves are equal; NaN equals NaN."""
     return all(bool(_same(x, y).all()) for x, y in zip(tree.leaves(a), tree.leaves(b)))
 
 
@@ -211,7 +211,7 @@ def _unrolled_gaps(one: RecordedRollout, batch: Chunks, state: State) -> Gaps:
 
 
 def _cause_in_learner(one: RecordedRollout, batch: Chunks, step: int, chunk: int) -> str:
-    if not _equal(*(_unrolled_gaps(one, batch, batch.state) for _ in range(2))):
+    if not equal(*(_unrolled_gaps(one, batch, batch.state) for _ in range(2))):
         return "Likely cause: two calls of the network differ: dropout, or noise, is on while learning"
     if batch.first[: step + 1, chunk].any():
         return (
@@ -259,50 +259,34 @@ def values_at_ends(rollouts: Sequence[RecordedRollout]) -> str:
     return f"{limits}, {inside} rows open at a rollout's end: values to {tiny(largest)}"
 
 
-def session(rollouts: Sequence[RecordedRollout]) -> str:
-    """A session acts the same after ``set_memory(get_memory())``, here and in a new session."""
-    one = rollouts[0]
-    rows, half = one.rollout.rows, max(1, min(8, one.rollout.steps // 2))
-    later = range(half, 2 * half)
-    original = Session(one.policy, rows, deterministic=False, seed=1)
-    _run_session(original, one.log, range(half))
-    original.reset([0])  # so that a reset is pending
-    memory = original.get_memory()
-    kept = tree.clone(memory["state"])
-    expected_actions, expected_states = _run_session(original, one.log, later)
-    if not _equal(memory["state"], kept):
-        raise Problem(
-            "get_memory returned the live memory: it changed while the session continued",
-            "Fix: return copies",
-        )
-    other = Session(one.policy, rows, deterministic=False, seed=2)
-    for resumed, name in ((original, "the same session"), (other, "a new session")):
-        resumed.set_memory(memory)
-        actions, states = _run_session(resumed, one.log, later)
-        if actions != expected_actions or not _equal(states, expected_states):
+@torch.no_grad()
+def broken_states(rollouts: Sequence[RecordedRollout]) -> str:
+    """A reset also stops NaN, which the state of a dead agent's row may hold."""
+    one = rollouts[-1]
+    policy = one.policy
+    if not policy.has_memory:
+        raise Skip("the core has no memory")
+    T, reset = min(len(one.log.reward), SHORT), min(len(one.log.reward), SHORT) // 2
+    seen = tree.index(one.log.obs, slice(T))
+    # Observations of dead agents may be NaN themselves.
+    obs = tree.map(lambda leaf: leaf.nan_to_num() if leaf.is_floating_point() else leaf, seen)
+    first = torch.zeros_like(one.log.first[:T])
+    first[reset] = True
+    fresh = policy.initial_state(first.shape[1])
+    broken = tree.map(lambda x: torch.full_like(x, torch.nan) if x.is_floating_point() else x, fresh)
+    whole = policy.unroll(obs, broken, first)[-2][reset:]
+    stepped = policy.step(tree.index(obs, reset), broken, first[reset])[-2]
+    right = policy.unroll(tree.index(obs, slice(reset, T)), fresh, first[reset:])[-2]
+    for found, wanted, where in ((whole, right, "inside a sequence"), (stepped, right[0], "while acting")):
+        # Values of actions that a mask forbids are infinite.
+        gaps = torch.where(_same(found, wanted), 0.0, (found - wanted).abs()).nan_to_num(nan=torch.inf)
+        gap = float(gaps.max() / wanted.nan_to_num(posinf=0, neginf=0).abs().max().clamp(min=1))
+        if not gap <= one.setup.tolerance:
             raise Problem(
-                f"after set_memory(get_memory()) {name} has other actions or states",
-                "Likely cause: state, pending resets or the random stream are not all kept, or acting "
-                "changed the returned memory",
+                f"a reset {where} does not stop NaN of the state before it",
+                "Likely cause: the reset multiplies by 0 in place of selecting, and 0 times NaN is NaN",
+                "Fix: select the initial state, as torch.where does",
+                measured=gap,
+                tolerance=one.setup.tolerance,
             )
-    return f"get_memory, set_memory: the same next {half} actions, also in a new session"
-
-
-def _run_session(session: Session, log: EnvLog, steps: range) -> tuple[str, State]:
-    """The session's actions on the logged observations of ``steps``, as text, and its state after each."""
-    actions, states = [], []
-    for t in steps:
-        # The observations of dead agents may be NaN.
-        obs = tree.map(lambda leaf: np.nan_to_num(leaf.cpu().numpy()), tree.index(log.obs, t))
-        actions.append(_lists(session.act(obs)))
-        states.append(session.get_memory()["state"])
-        session.reset(log.first[t + 1].nonzero().flatten().tolist())
-    return repr(actions), tree.stack(states)
-
-
-def _lists(action: Any) -> Any:
-    if isinstance(action, dict):
-        return {key: _lists(value) for key, value in action.items()}
-    if isinstance(action, tuple | list):
-        return [_lists(value) for value in action]
-    return np.asarray(action).tolist()
+    return "a reset stops NaN, inside a sequence and while acting"

@@ -114,7 +114,7 @@ def _gradient(one: RecordedRollout, chunks: Chunks) -> Tensor:
 
 def _check_targets(one: RecordedRollout) -> None:
     """Targets of valid steps, and statistics of returns and observations, with poison at invalid steps."""
-    rollout = _with_invalid_end(one.rollout)
+    rollout = with_invalid_end(one.rollout)
     if rollout is None:
         return
     found = [_targets(one, version) for version in (rollout, _poisoned_end(rollout))]
@@ -131,7 +131,7 @@ def _check_targets(one: RecordedRollout) -> None:
             )
 
 
-def _with_invalid_end(rollout: Rollout) -> Rollout | None:
+def with_invalid_end(rollout: Rollout) -> Rollout | None:
     """A rollout whose first row ends early; its later steps are invalid, like those of a dead agent."""
     if rollout.steps < 4 or rollout.rows < 2:
         return None

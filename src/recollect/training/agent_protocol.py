@@ -47,8 +47,8 @@ class Trainee(Protocol):
         """Open the env for playing, with the wrappers of the config."""
         ...
 
-    def make_env(self, num_envs: int) -> BatchedEnv:
-        """A new instance of the env, without the wrappers of the config."""
+    def make_env(self, num_envs: int) -> Any:
+        """A new instance of the env, a BatchedEnv or GroupedEnv without the wrappers of the config."""
         ...
 
     def against(self, vs: str, games: int, *, eval_mode: EvalMode, vs_kwargs: dict[str, Any]) -> Games:

@@ -40,11 +40,17 @@ KEPT += (
 )
 
 
-def example() -> Trainer:
-    """A small RecurrentPPO, with the package's defaults but for the sizes."""
+def example(**settings: Any) -> Trainer:
+    """A small RecurrentPPO, with the package's defaults but for the sizes and these settings."""
     env = DummyVecEnv([Probe])
     sizes = {"lstm_hidden_size": 8, "net_arch": [8]}
-    return of_model(RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=sizes, seed=0, device="cpu"))
+    model = RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=sizes, seed=0, device="cpu", **settings)
+    return of_model(model)
+
+
+def example_plain() -> Trainer:
+    """The same without the normalisation of advantages."""
+    return example(normalize_advantage=False)
 
 
 def of_model(model: RecurrentPPO) -> Trainer:
@@ -116,15 +122,30 @@ def of_model(model: RecurrentPPO) -> Trainer:
             returns=zeros,
         )
         with _borrowed(model, [Probe()], 1):
-            model.n_epochs = 1
             model.policy = _LogProbs(log_prob)
-            values = np.zeros((1, 1), np.float32)
-            model.rollout_buffer = SimpleNamespace(
-                get=lambda batch_size: [sample], values=values, returns=values
-            )
-            model.train()
+            _train_once(model, sample)
         assert log_prob.grad is not None
         return (-log_prob.grad * valid.sum()).view(advantage.shape)
+
+    def update(script: TracedRollout) -> None:
+        """One optimiser step of the package's own ``train`` on the rows as its sequences, with its mask."""
+
+        def by_row(part: Any) -> Tensor:
+            return part.transpose(0, 1).flatten(0, 1)  # [T, B, ...] -> [B * T, ...]
+
+        sample = SimpleNamespace(
+            observations=by_row(script.obs),
+            actions=by_row(script.action),
+            lstm_states=_as_theirs(initial_state(script.rows)),
+            episode_starts=by_row(script.first.float()),
+            mask=by_row(script.is_valid.float()),
+            advantages=by_row(script.advantage),
+            old_log_prob=by_row(script.log_prob),
+            old_values=by_row(script.value),
+            returns=by_row(script.returns),
+        )
+        with _borrowed(model, [Probe()], 1):
+            _train_once(model, sample)
 
     return Trainer(
         f"sb3-contrib {version('sb3-contrib')} RecurrentPPO",
@@ -138,7 +159,16 @@ def of_model(model: RecurrentPPO) -> Trainer:
         gae_lambda=model.gae_lambda,
         normalise=normalise if model.normalize_advantage else None,
         parameters=policy.state_dict,
+        update=update,
     )
+
+
+def _train_once(model: RecurrentPPO, sample: Any) -> None:
+    """The package's ``train`` with one minibatch."""
+    values = np.zeros((1, 1), np.float32)
+    model.n_epochs = 1
+    model.rollout_buffer = SimpleNamespace(get=lambda batch_size: [sample], values=values, returns=values)
+    model.train()
 
 
 class _ValueIsObservation:
