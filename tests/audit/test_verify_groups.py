@@ -54,7 +54,6 @@ def test_two_healthy_groups_pass():
     result = duo()
     assert [check.name for check in result.checks if not check.group] == [
         "contract",
-        "agents",
         "evaluations",
         "versions",
         "processes",
