@@ -32,7 +32,6 @@ from recollect.tasks import make_task
 GAMES = 200
 SEEDS = (1, 2, 3)
 SETTINGS: dict[str, Any] = {
-    "num_envs": 256,
     "encoder": {"hidden": (128,)},
     "rollout": 32,
     "learning_rate": 7e-4,
@@ -42,39 +41,35 @@ SETTINGS: dict[str, Any] = {
     "progress": False,
     "eval_every": 0,
 }
-TEAM_REWARDS = {
+REWARDS = {
+    "shaping_gamma": 0.995,
     "zone_reward": 1.5,
     "zone_combat": 1.0,
     "damage_reward": 0.1,
     "kill_reward": 5.0,
     "death_reward": -5.0,
 }
-"""Those of configs/mech_league.yaml: what pays is to win fights, not to stay in the zone for long."""
-ENVS_ON_GPU = {"duel": 8192, "5v5": 4096, "10v10": 4096}
+"""What pays is to win fights, not to stay in the zone for long."""
+ENVS = {
+    "cpu": {"duel": 256, "5v5": 64, "10v10": 32},
+    "cuda": {"duel": 8192, "5v5": 4096, "10v10": 4096},
+}
 ON_GPU = {"minibatches": 8, "learning_rate": 8e-4, "precision": "tf32"}
 
 
 def settings(device: str, size: str) -> dict[str, Any]:
-    """Those of configs/mech_duel.yaml, for teams of configs/mech_league.yaml, and on a GPU more envs.
+    """Those of configs/mech_duel.yaml and mech_league.yaml, and on a GPU more envs.
 
     What a mech of a team does is a small part of what happens to it: with 1,024 envs the gradient of 5 v 5
     was noise after 600 updates, with 4,096 it went on learning.
     """
-    task = {"size": size, "shaping_gamma": 0.995} | ({} if size == "duel" else TEAM_REWARDS)
-    few = {} if size == "duel" else {"num_envs": 64}
-    return (
-        SETTINGS
-        | {"env_kwargs": task}
-        | (few if device == "cpu" else ON_GPU | {"num_envs": ENVS_ON_GPU[size]})
-    )
+    world = {"env_kwargs": {"size": size} | REWARDS, "num_envs": ENVS[device][size]}
+    return SETTINGS | world | ({} if device == "cpu" else ON_GPU)
 
 
-def stages(size: str, steps: int) -> dict[int, dict[str, float]]:
-    """The reward of a win: none at first. In a duel it outweighs all others in the end; in a team it would
-    teach mechs to keep out of fights, because it is paid to those that are left.
-    """
-    shares = {1 / 12: 10.0, 1 / 5: 30.0, 1 / 3: 100.0} if size == "duel" else {1 / 12: 10.0}
-    return {int(steps * share): {"win_reward": reward} for share, reward in shares.items()}
+def stages(steps: int) -> dict[int, dict[str, float]]:
+    """The reward of a win: none at first, when it teaches to keep away from the fight."""
+    return {steps // 12: {"win_reward": 10.0}}
 
 
 def against_bot(
@@ -85,7 +80,7 @@ def against_bot(
     agent = rc.train(
         "mech",
         vs="bot",
-        curriculum=stages(size, steps),
+        curriculum=stages(steps),
         steps=steps,
         max_seconds=60 * minutes,
         seed=seed,
@@ -116,7 +111,7 @@ def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
     return rc.train(
         "mech",
         core=core,
-        curriculum=stages("5v5", steps),
+        curriculum=stages(steps),
         steps=steps,
         seed=seed,
         device=device,
