@@ -129,7 +129,7 @@ def is_precision(name: str) -> bool:
 
 def trainer_of(agent: Agent) -> Trainer:
     """The one that iterates."""
-    return agent._need_trainer()
+    return agent.need_trainer()
 
 
 def core(name: str, hidden: int) -> Any:

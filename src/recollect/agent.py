@@ -191,7 +191,7 @@ class Agent:
         """
         if self._is_training:  # checked before the current leg is changed
             raise ConfigError("this agent is in training already: wait for its end, or call training.stop()")
-        trainer = self._need_trainer(progress)
+        trainer = self.need_trainer(progress)
         trainer.begin(_at_least_one("steps", self.config.steps if steps is None else steps))
         if self.run is not None or self.config.run is None:
             return self._fit(trainer, progress, callbacks)
@@ -204,7 +204,7 @@ class Agent:
         """Continue the run that this agent is a checkpoint of; called by ``recollect.resume``."""
         self.run = run
         with tracebacks.keeping(run.path):
-            trainer = self._need_trainer(progress)
+            trainer = self.need_trainer(progress)
         if steps is not None:
             trainer.begin(_at_least_one("steps", steps))
         return self._fit(trainer, progress, callbacks, resumed=self._learned)
@@ -433,7 +433,8 @@ class Agent:
             raise ConfigError(self._unnamed.env)
         return self.env
 
-    def _need_trainer(self, progress: bool | str = False) -> Trainer:
+    def need_trainer(self, progress: bool | str = False) -> Trainer:
+        """The trainer of this agent, made when it is first needed."""
         if self._trainer is None:
             env = self._own_env()
             self._unnamed.check(self.config)

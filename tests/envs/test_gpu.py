@@ -151,7 +151,7 @@ def test_training(how: dict[str, Any]) -> None:
     keep = [lambda _, metrics: rows.append(metrics)]
     agent = rc.train("CartPole-v1", device="cuda", callbacks=keep, **settings | how)
     try:
-        env = agent._need_trainer().collector.envs[0]  # pyright: ignore[reportAttributeAccessIssue]
+        env = agent.need_trainer().collector.envs[0]  # pyright: ignore[reportAttributeAccessIssue]
         env = env.env if isinstance(env, LastActionReward) else env
         assert isinstance(env, HostEnv)
         assert next(agent.policy.parameters()).is_cuda

@@ -78,7 +78,7 @@ def trained(**settings):
 def test_what_was_chosen_is_told():
     agent = rc.train("t-maze", steps=1, progress=False, rollout=8, minibatches=1, env_kwargs={"length": 50})
     assert agent.preset == {"recurrent_mode": "full", "num_envs": 32, "entropy": 0.03}
-    opening = run_opening(agent.network, agent.config, agent._need_trainer().collector, agent.preset)
+    opening = run_opening(agent.network, agent.config, agent.need_trainer().collector, agent.preset)
     assert "preset recurrent_mode='full'" in opening
     assert "preset num_envs=32" in opening
 

@@ -93,7 +93,7 @@ def flat_training(setup: Setup, rows: int) -> str:
     counted = (1, 1 + 2 * MORE)  # the first iterations allocate buffers
     config = replace(setup.config, steps=(counted[-1] + 1) * algo.rollout * rows)
     with Agent.create(setup.env, config, setup.policy) as agent:
-        trainer = agent._need_trainer()
+        trainer = agent.need_trainer()
         trainer.begin(config.steps)
         with trainer.working():
             for number in range(counted[-1] + 1):

@@ -53,7 +53,7 @@ def resumed(setup: Setup, rows: int) -> str:
     config = replace(setup.config, algo=algo, steps=(before + LATER) * algo.rollout * rows)
     with ExitStack() as opened:
         agent = opened.enter_context(Agent.create(setup.env, config, setup.policy))
-        trainer = _trainer(agent)
+        trainer = agent.need_trainer()
         trainer.begin(config.steps)
         _iterate(trainer, before)
         folder = Path(opened.enter_context(TemporaryDirectory())) / "agent"
@@ -86,10 +86,6 @@ def resumed(setup: Setup, rows: int) -> str:
         )
     count = f"{LATER} updates after a checkpoint {len(expected)} numbers and tensors are the same"
     return f"{count}; it continues {how}"
-
-
-def _trainer(agent: Agent) -> Trainer:
-    return agent._need_trainer()
 
 
 def _iterate(trainer: Trainer, count: int) -> dict[str, float | Tensor]:
