@@ -67,7 +67,7 @@ def resumed(setup: Setup, rows: int) -> str:
                 leaf.zero_()
         saved = checkpoints.read(folder)
         checkpoints.load_weights(again.network, saved)
-        other = _trainer(again)
+        other = again.need_trainer()
         other.restore(saved.learned)
         if other.is_exact:
             expected = _iterate(trainer, LATER) | _tensors(agent, trainer)
