@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recollect.acting.actor import STACKED, STACKED_ROWS, Actor
+from recollect.acting.actor import STACKED, Actor
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.config.ppo import PPOConfig
@@ -359,13 +359,13 @@ def test_a_snapshot_stays_what_it_was():
 
 def test_actions_are_not_kept_until_the_rollout_ends():
     """Between the temporary tensors of many rows they would keep the allocator from reusing those."""
-    env = TensorWorld(STACKED_ROWS // 2)
+    env = TensorWorld(2)
     actor = make_actor(env, make_policy(env), rollout=3 * STACKED, chunk=STACKED)
     act, made, alive = actor._act, [], []
 
     def watched(obs: Any, state: Any, first: Tensor) -> Any:
         acted, state = act(obs, state, first)
-        made.append(weakref.ref(acted.action))
+        made.append(weakref.ref(acted.record["log_prob"]))
         alive.append(sum(ref() is not None for ref in made))
         return acted, state
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recollect.acting.actor import Actor
 from recollect.learning import actor_critic
 from recollect.learning.learner import Learner
 from recollect.policy.normalise import PopArt
@@ -79,17 +78,6 @@ STOPPED = [
     stopped("rows permuted between observations and actions", LAYOUT[1].edits),
     stopped("observations recorded too late", LAYOUT[2].edits),
     stopped("actions are resampled when evaluated", LOSSES[2].edits),
-    stopped(
-        "records are of the step before",
-        (
-            (
-                Actor,
-                "_write",
-                "self.policy.record(acted_steps)",
-                "self.policy.record(acted_steps[:1] + acted_steps[:-1])",
-            ),
-        ),
-    ),
     stopped("burn-in from the chunk's state", BURN_IN[1].edits, proofs.burnt_run),
     stopped("burn-in for the chunks that open the rollout", BURN_IN[2].edits, proofs.burnt_run),
 ]

@@ -44,12 +44,6 @@ CRITICS = [
         by='truth["value"]',
     ),
     Mutant(
-        "recorded values are of the actor's network",
-        own.test_each_network_has_its_own_memory,
-        ((Policy, "record", "self._value(of_critic)", "self._value(y)"),),
-        by='truth["value"]',
-    ),
-    Mutant(
         "final values are of the actor's memory",
         own.test_each_network_has_its_own_memory,
         ((Policy, "value", ADVANCE, BOTH_ACTORS),),

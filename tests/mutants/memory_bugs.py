@@ -25,6 +25,7 @@ from tests.mutants.mutant import Mutant
 STORE = "tree.copy_(tree.index(out.states, stored[t]), state)"
 NEXT = "obs, first = step.obs, step.first"
 STATES = "rollout.state_at(step) for step in steps"
+RECORDED = "self.head.record(outputs, action)"
 FINAL = "self._final_values.add(t, step, state)"
 INSTEAD = 'self._final_values.add(t, __import__("dataclasses").replace(step, final_obs={}), state)'
 
@@ -134,7 +135,8 @@ STARTS = [
         "the live state keeps its graph",
         proofs.no_graph,
         (
-            (Policy, "choose", "@torch.no_grad()", "@torch.enable_grad()"),
+            (Policy, "act", "@torch.no_grad()", "@torch.enable_grad()"),
+            (Policy, "act", RECORDED, f"{{name: x.detach() for name, x in {RECORDED}.items()}}"),
             collect("tree.copy_(self.state, state)", "self.state = state"),
         ),
         by="assert leaf.grad_fn is None",

@@ -108,7 +108,7 @@ SIZES = [
     Mutant(
         "actions are kept until the rollout ends",
         test_actor.test_actions_are_not_kept_until_the_rollout_ends,
-        (collect("len(acted_steps) == together or t", "t"),),
+        (collect("len(acted_steps) == STACKED or t", "t"),),
         "assert max(alive) <= STACKED + 1",
     ),
     Mutant(

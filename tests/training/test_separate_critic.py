@@ -68,7 +68,10 @@ def test_verify_passes():
     result = rc.verify(SecretEnv, **settings, **SEPARATE)
     assert result.ok, str(result)
     assert not [check for check in result.checks if check.status == "warning"], str(result)
-    assert [check.name for check in result.checks if check.status == "skipped"] == ["versions"], str(result)
+    assert [check.name for check in result.checks if check.status == "skipped"] == [
+        "versions",
+        "processes",
+    ], str(result)
 
 
 def test_a_stop_changes_nothing(tmp_path: Path):

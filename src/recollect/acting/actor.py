@@ -6,13 +6,11 @@ import functools
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, SupportsFloat, TypeVar
+from typing import SupportsFloat, TypeVar
 
 import torch
 from torch import Tensor
 
-from recollect.acting import traced_steps
-from recollect.acting.traced_steps import TracedSteps
 from recollect.acting.truncation import (
     DeferredFinalValues,
     ImmediateFinalValues,
@@ -31,11 +29,10 @@ from recollect.policy.policy import Acted, Policy
 
 T = TypeVar("T")
 
-STACKED, STACKED_ROWS = 8, 1024
-"""Steps whose actions and records are written to the rollout together, which is faster than one by one: at
-least so many, and of few rows as many as have that many rows in all. If all were kept until the rollout
-ends, they would lie between the temporary tensors of many rows, and the allocator could not reuse those: up
-to 0.5 GB for 8,192 rows."""
+STACKED = 8
+"""Steps whose actions are written to the rollout together, which is faster than one by one. If all were kept
+until the rollout ends, they would lie between the temporary tensors of many rows, and the allocator could not
+reuse those: up to 0.5 GB for 8,192 rows."""
 
 
 class Actor:
@@ -111,11 +108,6 @@ class Actor:
         wanted = Acting(tuple(state_steps), keeps_finals, names, needs_values)
         own = buffers or [allocate(policy, self.rows, rollout, wanted, index, env.device)]
         self._is_capturable = steps_without_reads(env)
-        self._records_together = (
-            policy.records_together and exploration is None and not devices.synchronises(env.device)
-        )
-        is_traced = self._records_together and traced_steps.suits(policy, env.device)
-        self._traced = TracedSteps(policy, self.generator) if is_traced else None
         self._keeps_finals = keeps_finals or not self._is_capturable
         self._final_values = self._make_final_values(rollout)
         graphs = graphs or Graphs(env.device, is_on=False)
@@ -131,14 +123,10 @@ class Actor:
             return ImmediateFinalValues(policy, lambda step: env.truncated_rows())
         return ImmediateFinalValues(policy, truncated_rows)
 
-    def _make_act(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Any, State]]:
+    def _make_act(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
         """``policy.act``, captured on its own if the env cannot be captured with it."""
         policy, generator = self.policy, self.generator  # not self: a reference cycle delays the clean-up
         exploration = self.exploration
-        if self._traced is not None:
-            return self._traced
-        if self._records_together:
-            return lambda obs, state, first: policy.choose(obs, state, first, generator)
         if self._is_capturable or not graphs.is_on:
             return lambda obs, state, first: policy.act(obs, state, first, generator, False, exploration)
         return CapturedAct(policy, self.obs, self.state, self.first, generator, graphs, exploration)
@@ -214,12 +202,9 @@ class Actor:
         obs, first, state = self.obs, self.first, self.state
         async_env = env if isinstance(env, AsyncStep) else None
         stored = {step: slot for slot, step in enumerate(out.state_steps)}
-        acted_steps: list[Any] = []
-        together = max(STACKED, STACKED_ROWS // self.rows)
+        acted_steps: list[Acted] = []
         infos: list[dict[str, Tensor]] = []
         self._final_values.begin()
-        if self._traced is not None:
-            self._traced.begin()
         env_seconds, started = 0.0, time.monotonic()
         for t in range(out.steps):
             tree.copy_(views.obs[t], obs)
@@ -240,10 +225,10 @@ class Actor:
             self.in_env_since = None
             env_seconds += time.monotonic() - before
             acted_steps.append(acted)
-            if t == 0 and not self._records_together:
+            if t == 0:
                 check_record(policy.head, acted.record, self.rows)
-            if len(acted_steps) == together or t == out.steps - 1:
-                self._write(out, t + 1, acted_steps)
+            if len(acted_steps) == STACKED or t == out.steps - 1:
+                _write(out, t + 1, acted_steps)
                 acted_steps = []
             views.reward[t].copy_(step.reward)
             views.terminated[t].copy_(step.terminated)
@@ -264,19 +249,6 @@ class Actor:
         tree.copy_(self.state, state)
         self.seconds = {"env": env_seconds, "act": time.monotonic() - started - env_seconds}
         return infos
-
-    def _write(self, out: Rollout, end: int, acted_steps: list[Any]) -> None:
-        """Write the actions and the records of the steps before ``end``."""
-        span = slice(end - len(acted_steps), end)
-        actions = [acted.action for acted in acted_steps]
-        tree.map(lambda leaf, *steps: torch.stack(steps, out=leaf[span]), out.action, *actions)
-        if self._records_together:
-            made = self.policy.record(acted_steps)
-            for name, record in out.record.items():
-                record[span] = made[name]
-            return
-        for name, record in out.record.items():
-            torch.stack([acted.record[name] for acted in acted_steps], out=record[span])
 
     def _mean(self, value: Tensor, valid: Tensor) -> Tensor:
         """The mean of an info value, [B] over the living agents or [E] over slots; NaN if it has none.
@@ -402,6 +374,15 @@ class _Views:
         self.terminated = rollout.terminated.unbind()
         self.truncated = rollout.truncated.unbind()
         self.valid = rollout.valid.unbind()
+
+
+def _write(out: Rollout, end: int, acted_steps: list[Acted]) -> None:
+    """Write the actions and the records of the steps before ``end``."""
+    span = slice(end - len(acted_steps), end)
+    actions = [acted.action for acted in acted_steps]
+    tree.map(lambda leaf, *steps: torch.stack(steps, out=leaf[span]), out.action, *actions)
+    for name, record in out.record.items():
+        torch.stack([acted.record[name] for acted in acted_steps], out=record[span])
 
 
 def _unbind(value: Tree) -> list[Tree]:

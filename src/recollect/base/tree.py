@@ -31,11 +31,7 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001
 
 def leaves(tree: Tree) -> list[Tensor]:
     """All tensors of the tree, in order."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    if isinstance(tree, dict | tuple):
-        return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in leaves(part)]
-    return [leaf for _, leaf in named_leaves(tree)]  # raises
+    return [leaf for _, leaf in named_leaves(tree)]
 
 
 def named_leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -64,13 +60,9 @@ def from_named(like: Tree, named: Mapping[str, Tensor], name: str = "") -> Tree:
     return named[name]
 
 
-def from_leaves(like: Tree, parts: Sequence[Tensor]) -> Tree:
+def from_leaves(like: Tree, leaves: Sequence[Tensor]) -> Tree:
     """A tree with the structure of ``like`` from its tensors in order: the inverse of ``leaves``."""
-    left, count = list(reversed(parts)), len(leaves(like))
-    if len(left) != count:
-        how = "shorter" if len(left) < count else "longer"
-        raise ValueError(f"the list of leaves is {how} than the structure: {len(left)}, not {count}")
-    return map(lambda _: left.pop(), like)
+    return from_named(like, dict(zip((name for name, _ in named_leaves(like)), leaves, strict=True)))
 
 
 def spec(tree: Tree, lead: int = 1) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

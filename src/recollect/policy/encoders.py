@@ -90,15 +90,13 @@ class Encoder(nn.Module):
         # Tracks the dtype of the weights, to which inputs are converted.
         self.register_buffer("unit", torch.ones(()), persistent=False)
         # Fast path for the common case, one float vector.
-        self.plain = vectors[0].path if len(leaves) == 1 and vectors and vectors[0].plain else None
+        self.plain = len(leaves) == 1 and bool(vectors) and vectors[0].plain
 
     def forward(self, obs: Tree) -> Tensor:
         """Obs [N, ...] -> [N, output_size]."""
         dtype = self.unit.dtype
-        if self.plain is not None:
-            for key in self.plain:
-                obs = obs[key]
-            return self.mlp(obs if obs.dtype is dtype else obs.to(dtype))
+        if self.plain:
+            return self.mlp(cast(_Leaf, self.vectors[0]).of(obs).to(dtype))
         vectors = [leaf(obs, dtype) for leaf in self.vectors]
         parts = [self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1))] if vectors else []
         parts += [leaf(obs, dtype) for leaf in (*self.images, *self.tokens)]

@@ -70,11 +70,7 @@ class ActionHead(Head):
 
     def forward(self, y: Tensor, mask: Tree | None = None) -> Distribution:
         """Core outputs y [..., D] and masks [..., n] -> the distribution for every row of [...]."""
-        return self.distribution(self.outputs(y), mask)
-
-    def outputs(self, y: Tensor) -> Tensor:
-        """Core outputs y [..., D] -> [..., outputs]."""
-        return exact_linear.through(self.linear, y)
+        return self.distribution(exact_linear.through(self.linear, y), mask)
 
     def distribution(self, outputs: Tensor, mask: Tree | None = None) -> Distribution:
         """Outputs of ``linear``, [..., outputs] -> the distribution for every row of [...]."""

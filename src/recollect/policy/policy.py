@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -51,19 +51,8 @@ class Acted(NamedTuple):
     """[B, ...] each: what the head records beside the action (``Head.record_spec``)."""
 
 
-class Chosen(NamedTuple):
-    """One acting step of B rows without its record, which ``Policy.record`` makes for many steps at once."""
-
-    action: Tree
-    """[B, ...] as in ``Acted``."""
-    origin: tuple[Tree, Tensor, Tensor]
-    """The action as it was chosen [B, ...], and the inputs of head and critic [B, D]: what the record is of,
-    whatever happens to ``action`` on its way into the rollout."""
-
-
 GUARDED = (
-    *("initial_state", "has_memory", "act", "choose", "before_choice", "record", "step"),
-    *("unroll", "unroll_core", "unroll_with_states"),
+    *("initial_state", "has_memory", "act", "step", "unroll", "unroll_core", "unroll_with_states"),
     *("evaluate_actions", "value", "actor_only", "actor_state", "_advance", "_through"),
 )
 """Methods that handle the state or the order of time; a subclass must not override them."""
@@ -211,8 +200,8 @@ class Policy(nn.Module):
 
     def computing(self) -> AbstractContextManager:
         """The precision context. The policy's methods enter it; for a backward pass the caller must."""
-        weight = self._weight
-        return precision.computing(self.precision, weight.device) if weight.is_cuda else precision.PLAIN
+        device = self.device
+        return precision.computing(self.precision, device) if device.type == "cuda" else nullcontext()
 
     @property
     def encoder_bits(self) -> int:
@@ -243,45 +232,6 @@ class Policy(nn.Module):
         action = self.head.choose(outputs, generator, deterministic, exploration)
         has_record = self.has_critic or not self.head.needs_critic
         return Acted(action, self.head.record(outputs, action) if has_record else {}), state
-
-    @property
-    def records_together(self) -> bool:
-        """Whether ``choose`` and ``record`` may take the place of ``act``: the record depends on the outputs
-        of encoder and core alone, and no step is compiled as a whole."""
-        is_plain = type(self.head) is ActionHead and type(self)._distribution is Policy._distribution
-        return is_plain and self.has_critic and not self._masked and self._compiled is None
-
-    @torch.no_grad()
-    def choose(
-        self, obs: Tree, state: State, first: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Chosen, State]:
-        """``act`` without the record: obs [B, ...], state, first [B] -> actions [B], state."""
-        y, of_critic, outputs, state = self.before_choice(obs, state, first)
-        return self.chosen(y, of_critic, outputs, generator), state
-
-    def before_choice(self, obs: Tree, state: State, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State]:
-        """A step up to the outputs of the head's linear layer [B, n], with the inputs of head and critic
-        [B, D] before them and the state after them."""
-        head: Any = self.head
-        with self.computing():
-            y, of_critic, state = self._through(trunks.step, self, obs, state, first)
-            with precision.exact(y):
-                return y, of_critic, head.outputs(y), state
-
-    def chosen(
-        self, y: Tensor, of_critic: Tensor, outputs: Tensor, generator: torch.Generator | None = None
-    ) -> Chosen:
-        """Sampled actions, given the results of ``before_choice``."""
-        head: Any = self.head
-        action = head.choose((head.distribution(outputs), None), generator)
-        return Chosen(action, (action, y, of_critic))
-
-    @torch.no_grad()
-    def record(self, steps: Sequence[Chosen]) -> dict[str, Tensor]:
-        """The record [T, B] of T steps of ``choose``."""
-        action, y, of_critic = tree.stack([step.origin for step in steps])
-        with self.computing(), precision.exact(y):
-            return self.head.record((self.head(y), self._value(of_critic)), action)
 
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Any, ...]:
         """One step without an action: obs [B, ...], state, first [B] -> the head's outputs [B], state.
@@ -419,9 +369,8 @@ class Policy(nn.Module):
         return self._features(self.trunks[-1].encoder, obs)
 
     def _features(self, encoder: nn.Module, obs: Tree) -> Tensor:
-        norm = self.obs_norm
-        with precision.encoding(self.config.precision, self._weight):
-            return precision.widen(encoder(obs if norm is None else norm(obs)))
+        with precision.encoding(self.config.precision, self.device):
+            return precision.widen(encoder(obs if self.obs_norm is None else self.obs_norm(obs)))
 
     def _heads(self, y: Tensor, of_critic: Tensor, obs: Tree) -> tuple[Any, ...]:
         """y [T, B, D] of the actor and of the critic -> the head's outputs [T, B]."""

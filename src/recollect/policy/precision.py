@@ -44,27 +44,26 @@ from torch import Tensor
 from recollect.base import devices
 from recollect.errors import ConfigError
 
-PLAIN: AbstractContextManager = nullcontext()
-"""Changes nothing."""
+_PLAIN: AbstractContextManager = nullcontext()
 
 
 def computing(precision: str, device: torch.device) -> AbstractContextManager:
     """The context of all forward and backward passes; ``precision`` is not "auto"."""
     if device.type != "cuda":
-        return PLAIN
+        return _PLAIN
     return devices.rounded(cast(devices.Products, precision))
 
 
-def encoding(precision: str, weight: Tensor) -> AbstractContextManager:
-    """The context of an encoder on the device of ``weight``."""
-    return torch.autocast(weight.device.type, torch.bfloat16) if precision == "bf16" else PLAIN
+def encoding(precision: str, device: torch.device) -> AbstractContextManager:
+    """The context of an encoder."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _PLAIN
 
 
 def exact(x: Tensor) -> AbstractContextManager:
     """The context of cores and heads: without autocast, even if the caller enabled it."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
-    return PLAIN
+    return _PLAIN
 
 
 def widen(x: Tensor) -> Tensor:
