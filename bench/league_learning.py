@@ -111,7 +111,7 @@ def main() -> None:
     args = parser.parse_args()
     trained: dict[str, Any] = {}
     if args.minutes is not None:
-        slots = args.num_envs or (64 if args.device == "cpu" else 4096)
+        slots = args.num_envs or mech_learning.ENVS[args.device]["5v5"]
         trained = train(args.run, args.minutes, args.device, slots, args.promote_every, args.seed)
         print(trained, flush=True)
     common.write(args.out, "league_learning", trained | play(args.run, args.games, args.device))

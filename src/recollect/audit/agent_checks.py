@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from recollect.audit.opponent_checks import PARTS
 from recollect.audit.results import Problem, Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
@@ -76,9 +77,8 @@ def agents(setup: Setup) -> str:
 
 def _copied(made: dict[str, Step]) -> dict[str, Step]:
     """The parts that are compared; the env reuses its arrays."""
-    parts = ("obs", "first", "reward", "terminated", "truncated", "final_obs", "valid")
     return {
-        name: replace(step, **{part: tree.clone(getattr(step, part)) for part in parts})
+        name: replace(step, **{part: tree.clone(getattr(step, part)) for part in PARTS})
         for name, step in made.items()
     }
 

@@ -249,7 +249,7 @@ def _check_contents(one: RecordedRollout, config: Any, watched: _Watched) -> flo
         fresh = plain_replay(policy if epoch else watched.initial, rollout, one.log, rollout.state_at(0))
         is_late = bool(watched.lag) and isinstance(config, ImpalaConfig)  # replays with the present weights
         is_new = is_late or (epoch > 0 and config.recompute_advantages)
-        expected = _targets(one, config, watched, fresh if is_new else recorded(rollout), policy)
+        expected = _targets(one, config, fresh if is_new else recorded(rollout), policy)
         expected |= {"log_prob": rollout.record["log_prob"].double()}
         if not watched.lag:  # the recorded values, with the critic's new statistics
             first = watched.at(watched.steps[0])
@@ -266,9 +266,7 @@ def _check_contents(one: RecordedRollout, config: Any, watched: _Watched) -> flo
     return largest
 
 
-def _targets(
-    one: RecordedRollout, config: Any, watched: _Watched, outputs: Outputs, policy: Policy
-) -> dict[str, Tensor]:
+def _targets(one: RecordedRollout, config: Any, outputs: Outputs, policy: Policy) -> dict[str, Tensor]:
     """[T, B] float64 each: advantages and returns by their formulas."""
     advantage, returns = plain_advantages(one, outputs, config)
     valid = one.rollout.valid.cpu()

@@ -128,7 +128,7 @@ def _check_acting(actor: Actor, rate: float, tolerance: float) -> None:
 
 
 def noise_drawn(rollouts: Recorded) -> str:
-    """Noise of weights is drawn anew for every rollout, and for both networks in every optimiser step."""
+    """New noise of weights is drawn for every rollout, and for both networks in every optimiser step."""
     head = rollouts[0].policy.head
     if not (isinstance(head, QHead) and head.config.noisy):
         raise Skip("the head has no noise")

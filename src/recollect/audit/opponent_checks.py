@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recollect.audit.results import Problem, Skip
 from recollect.audit.setup import Setup
+from recollect.audit.state_checks import equal
 from recollect.audit.trace_checks import state_gap
 from recollect.base import tree
 from recollect.config.league import LEAGUE, SNAPSHOT, LeagueConfig
@@ -32,6 +33,7 @@ SEED = 13
 RESUMES, AGAIN = 4, 8
 """Snapshots, and steps after each."""
 PARTS = ("obs", "first", "reward", "terminated", "truncated", "final_obs", "valid")
+"""Of a step, all but its info."""
 TOLERANCE = 1e-4
 
 
@@ -61,7 +63,7 @@ def sides(setup: Setup, env: Any) -> str:
                 _check_shown(rows, acts[-1][0][1], first, *last)
             mine = _others(rows, len(steps[-1][1]["first"]))
             for name in PARTS:
-                if not _equal(getattr(step, name), tree.index(steps[-1][1][name], mine)):
+                if not equal(getattr(step, name), tree.index(steps[-1][1][name], mine)):
                     raise Problem(
                         f"the learner sees {name} of other rows than those of its side",
                         "Fix: give it the rows that its actions move",
@@ -94,7 +96,7 @@ def _check_results(versus: Versus, info: dict[str, Tensor], signs: Tensor) -> No
     won, is_over = versus.env.won * signs, versus.env.games > 0
     for name, outcome in OUTCOMES.items():
         right = torch.where(is_over, (won == outcome).float(), torch.nan)
-        if not _equal(info[name], right):
+        if not equal(info[name], right):
             raise Problem(
                 f"{name} of the learner is {info[name].tolist()}, and its games say {right.tolist()}",
                 "Likely cause: results are those of the first side, or of games that are not played yet",
@@ -117,14 +119,14 @@ def _check_resume(versus: Any, obs: Any, rng: np.random.Generator, acts: list[tu
     for number in range(2):
         if number:
             versus.restore(kept)
-        begun = len(acts)
+        earlier = len(acts)
         seen = [tree.clone(versus.step(action).obs) for action in actions]
-        found.append((seen, acts[begun:]))
+        found.append((seen, acts[earlier:]))
         for action in actions:  # something else happens before the snapshot is restored
             obs = tree.clone(versus.step(action).obs)
     (obs_before, acts_before), (obs_again, acts_again) = found
-    same = all(map(_equal, obs_before, obs_again))
-    same &= all(_equal(a[0], b[0]) and _equal(a[1], b[1]) for a, b in zip(acts_before, acts_again))
+    same = all(map(equal, obs_before, obs_again))
+    same &= all(equal(a[0], b[0]) and equal(a[1], b[1]) for a, b in zip(acts_before, acts_again))
     if not same:
         raise Problem(
             "after a resume the opponent acts otherwise, or is told of other starts of games",
@@ -136,7 +138,7 @@ def _check_resume(versus: Any, obs: Any, rng: np.random.Generator, acts: list[tu
 
 def _check_moves(rows: Tensor, own: Any, theirs: Any, sent: Any) -> None:
     mine = _others(rows, len(tree.leaves(sent)[0]))
-    if _equal(tree.index(sent, mine), own) and _equal(tree.index(sent, rows), theirs):
+    if equal(tree.index(sent, mine), own) and equal(tree.index(sent, rows), theirs):
         return
     raise Problem(
         "the env got the actions of learner and opponent in each other's rows, or changed",
@@ -146,7 +148,7 @@ def _check_moves(rows: Tensor, own: Any, theirs: Any, sent: Any) -> None:
 
 
 def _check_shown(rows: Tensor, obs: Any, first: Tensor, whole: Any, starts: Tensor) -> None:
-    if not _equal(obs, tree.index(whole, rows)):
+    if not equal(obs, tree.index(whole, rows)):
         raise Problem(
             "the opponent acts on another observation than that of its rows at this step",
             "Likely cause: the observation of an earlier step, of the final step, or of the learner's rows",
@@ -164,13 +166,6 @@ def _others(rows: Tensor, count: int) -> Tensor:
     mask = torch.ones(count, dtype=torch.bool, device=rows.device)
     mask[rows] = False
     return mask.nonzero().flatten()
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return all(
-        torch.equal(x, y) or bool(((x == y) | ((x != x) & (y != y))).all())
-        for x, y in zip(tree.leaves(a), tree.leaves(b))
-    )
 
 
 @contextmanager

@@ -53,11 +53,10 @@ class Written(NamedTuple):
 
 def errors(rollouts: Recorded) -> Passed:
     """The errors of R2D2 and IQN equal their formula, from both networks' values of each sequence."""
-    largest = 0.0
+    largest, tolerance = 0.0, max(TOLERANCE, rollouts.drawn.one.setup.tolerance)
     for one in _written(rollouts.drawn):
         gap = (one.found.error.double().cpu() - one.error).abs().masked_fill(~one.learned, 0)
         largest = max(largest, float(gap.nan_to_num(nan=torch.inf).max()) / one.unit)
-        tolerance = max(TOLERANCE, rollouts.drawn.one.setup.tolerance)
         if not largest <= tolerance:
             raise Problem(
                 f"the errors of a minibatch differ from their formula by {largest:.1e} (tolerance "
@@ -69,17 +68,16 @@ def errors(rollouts: Recorded) -> Passed:
                 measured=largest,
                 tolerance=tolerance,
             )
-    return Passed(f"the errors of {COUNT} sequences equal their formula", largest, TOLERANCE)
+    return Passed(f"the errors of {COUNT} sequences equal their formula", largest, tolerance)
 
 
 def losses(rollouts: Recorded) -> Passed:
     """The loss equals its formula: summed over learned steps, each with the weight of its own sequence."""
-    largest = 0.0
+    largest, tolerance = 0.0, max(TOLERANCE, rollouts.drawn.one.setup.tolerance)
     for one in _written(rollouts.drawn):
         found = float(one.found.total)
         gap = abs(found - one.total) / max(abs(one.total), 1e-6)
         largest = max(largest, gap)
-        tolerance = max(TOLERANCE, rollouts.drawn.one.setup.tolerance)
         if not gap <= tolerance:
             raise Problem(
                 f"the loss of {COUNT} sequences is {found:.5g}, and its formula gives {one.total:.5g}, with "
@@ -90,7 +88,7 @@ def losses(rollouts: Recorded) -> Passed:
                 measured=gap,
                 tolerance=tolerance,
             )
-    return Passed(f"the loss of {COUNT} sequences equals its formula", largest, TOLERANCE)
+    return Passed(f"the loss of {COUNT} sequences equals its formula", largest, tolerance)
 
 
 def _written(drawn: Drawn) -> Iterator[Written]:

@@ -125,7 +125,7 @@ def _learned_by_both(
 
 def _same(a: float | Tensor, b: float | Tensor | None) -> bool:
     if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+        return isinstance(b, Tensor) and a.shape == b.shape and equal(a, b)
     return isinstance(b, float) and (a == b or (math.isnan(a) and math.isnan(b)))
 
 

@@ -306,7 +306,7 @@ def _check_training(
         )
     for group in groups:
         report(checked("training", "same seed", partial(same_seed, group), group))
-    if setup.learner_processes and is_repeatable:
+    if setup.where.get("learner_processes") and is_repeatable:
         apart = partial(loop_checks.learner_processes, trainings[0], setup, rows)
         report(checked("training", "learner processes", apart))
     report(checked("training", "flat training", partial(loop_checks.flat_training, setup, rows)))

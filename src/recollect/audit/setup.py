@@ -58,8 +58,6 @@ class Setup:
     """Env slots of the user's own config."""
     where: dict[str, Any] = field(default_factory=dict)
     """The user's own settings of actors and their processes; empty: all in this process."""
-    learner_processes: bool = False
-    """Whether the user's own learners are in processes of their own."""
     trained: Network | None = None
     """The networks of a run; None: new ones."""
 
@@ -169,8 +167,7 @@ def reduced(env: Any, full: TrainConfig, policy: PolicyFactory | None) -> Setup:
         where["learners"] = min(full.learners, MOST_PROCESSES)
         where |= {name: min(getattr(full, name), MOST_PROCESSES) for name in ("actors", "env_workers")}
         where["num_envs"] = max(1, num_envs // where["actors"]) * where["actors"]
-    asked = num_envs if is_made(env) else full.num_envs
-    return Setup(env, quiet, policy, notes, asked, where, full.learner_processes)
+    return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs, where)
 
 
 def _shortened(algo: AlgoConfig, rows: int, most_rows: int, most_steps: int) -> AlgoConfig:
