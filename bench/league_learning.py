@@ -29,26 +29,26 @@ from recollect.league.pool import Pool
 from recollect.league.summary import summarise
 from recollect.training.opponents import match
 
-STEPS = 12_000_000
-"""With 64 envs, the steps that the stages of the curriculum are shares of; with more, as many updates."""
+STEPS_PER_ENV = 160_000
+"""About what 8 minutes on a GPU give; the learning rate and the curriculum are spread over them."""
 
 
 def train(
-    run: str, minutes: float, device: str, num_envs: int, promote_every: int, seed: int
+    run: str, minutes: float, device: str, num_envs: int, steps: int, promote_every: int, seed: int
 ) -> dict[str, Any]:
-    """Train against a league for so many minutes."""
+    """Train against a league for so many steps, or minutes if they are over before."""
     started = time.monotonic()
     league = {"promote_every": promote_every, "refresh_every": max(1, promote_every // 5)}
     with rc.train(
         "mech",
         vs=LEAGUE,
         vs_kwargs=league,
-        steps=10**11,
+        steps=steps,
         max_seconds=60 * minutes,
         device=device,
         seed=seed,
         run=run,
-        curriculum=mech_learning.stages(STEPS * num_envs // 64),
+        curriculum=mech_learning.stages("5v5", steps),
         **mech_learning.settings(device, "5v5") | {"num_envs": num_envs, "progress": "plain"},
     ) as agent:
         seconds, updates = time.monotonic() - started, len(agent.history.column("return")[0])
@@ -56,6 +56,7 @@ def train(
             "minutes": minutes,
             "seconds": round(seconds),
             "num_envs": num_envs,
+            "steps": agent.steps,
             "updates": updates,
         } | league
 
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=400, help="against each snapshot")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--num-envs", type=int, help="of the training (default: 4096 on a GPU, else 64)")
+    parser.add_argument("--steps", type=int, help=f"at most (default: {STEPS_PER_ENV} for each env)")
     parser.add_argument("--promote-every", type=int, default=10_000_000, help="env steps between snapshots")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="bench/results/league_learning.json")
@@ -112,7 +114,8 @@ def main() -> None:
     trained: dict[str, Any] = {}
     if args.minutes is not None:
         slots = args.num_envs or mech_learning.ENVS[args.device]["5v5"]
-        trained = train(args.run, args.minutes, args.device, slots, args.promote_every, args.seed)
+        steps = args.steps or STEPS_PER_ENV * slots
+        trained = train(args.run, args.minutes, args.device, slots, steps, args.promote_every, args.seed)
         print(trained, flush=True)
     common.write(args.out, "league_learning", trained | play(args.run, args.games, args.device))
 

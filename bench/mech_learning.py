@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -50,11 +51,17 @@ REWARDS = {
     "death_reward": -5.0,
 }
 """What pays is to win fights, not to stay in the zone for long."""
+OF_TEAMS = {"zone_reward": 2.0, "death_reward": -2.0}
 ENVS = {
     "cpu": {"duel": 256, "5v5": 64, "10v10": 32},
     "cuda": {"duel": 8192, "5v5": 4096, "10v10": 4096},
 }
-ON_GPU = {"minibatches": 8, "learning_rate": 8e-4, "precision": "tf32"}
+ON_GPU = {
+    "minibatches": 8,
+    "learning_rate": 8e-4,
+    "learning_rate_schedule": "cosine",
+    "precision": "tf32",
+}
 
 
 def settings(device: str, size: str) -> dict[str, Any]:
@@ -63,40 +70,48 @@ def settings(device: str, size: str) -> dict[str, Any]:
     What a mech of a team does is a small part of what happens to it: with 1,024 envs the gradient of 5 v 5
     was noise after 600 updates, with 4,096 it went on learning.
     """
-    world = {"env_kwargs": {"size": size} | REWARDS, "num_envs": ENVS[device][size]}
+    rewards = REWARDS | ({} if size == "duel" else OF_TEAMS)
+    world = {"env_kwargs": {"size": size} | rewards, "num_envs": ENVS[device][size]}
     return SETTINGS | world | ({} if device == "cpu" else ON_GPU)
 
 
-def stages(steps: int) -> dict[int, dict[str, float]]:
+def stages(size: str, steps: int) -> dict[int, dict[str, float]]:
     """The reward of a win: none at first, when it teaches to keep away from the fight."""
-    return {steps // 12: {"win_reward": 10.0}}
+    shares = {1 / 12: 10.0} if size == "duel" else {1 / 16: 10.0, 0.45: 30.0, 0.6: 60.0}
+    return {int(steps * share): {"win_reward": reward} for share, reward in shares.items()}
 
 
 def against_bot(
-    size: str, steps: int, minutes: float, device: str, seed: int, threads: int, folder: str
+    size: str, steps: int, minutes: float, device: str, seed: int, threads: int, folder: str, games: int
 ) -> dict[str, Any]:
-    """Train for so many steps, or minutes if they are over before, then play, on the CPU."""
-    started = time.monotonic()
-    agent = rc.train(
-        "mech",
-        vs="bot",
-        curriculum=stages(steps),
-        steps=steps,
-        max_seconds=60 * minutes,
-        seed=seed,
-        device=device,
-        threads=threads,
-        **settings(device, size),
-    )
-    seconds, cpu_seconds = time.monotonic() - started, time.process_time()
-    path = Path(folder, f"{size}_{seed}")
-    agent.save(path)
+    """Train for so many steps, or minutes if they are over before, if the agent is not in the folder; then
+    play, on the CPU.
+    """
+    path, notes = Path(folder, f"{size}_{seed}"), Path(folder, f"{size}_{seed}.json")
+    if not path.exists():
+        started = time.monotonic()
+        agent = rc.train(
+            "mech",
+            vs="bot",
+            curriculum=stages(size, steps),
+            steps=steps,
+            max_seconds=60 * minutes,
+            seed=seed,
+            device=device,
+            threads=threads,
+            **settings(device, size),
+        )
+        seconds, cpu_seconds = time.monotonic() - started, time.process_time()
+        agent.save(path)
+        rows = {"size": size, "seed": seed, "threads": threads, "steps": agent.steps}
+        spent = {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds)}
+        notes.write_text(json.dumps(rows | spent | {"curve": common.curve(agent.history)}))
+    results = json.loads(notes.read_text())
+    if games == 0:
+        return results
     torch.set_num_threads(1)
-    games = rc.load(path).against("bot", GAMES, eval_mode="both")
-    found = {mode: _short(one) for mode, one in (("greedy", games), ("sampled", games.sampled))}
-    rows = {"size": size, "seed": seed, "threads": threads, "steps": agent.steps}
-    spent = {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds)}
-    return rows | spent | found | {"curve": common.curve(agent.history)}
+    found = rc.load(path, device="cpu").against("bot", games, eval_mode="both")
+    return results | {mode: _short(one) for mode, one in (("greedy", found), ("sampled", found.sampled))}
 
 
 def _short(games: Any) -> dict[str, Any]:
@@ -111,7 +126,7 @@ def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
     return rc.train(
         "mech",
         core=core,
-        curriculum=stages(steps),
+        curriculum=stages("5v5", steps),
         steps=steps,
         seed=seed,
         device=device,
@@ -170,12 +185,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2, help="agents trained at a time, for memory")
+    parser.add_argument("--games", type=int, default=GAMES, help="against the bot; 0: only train")
     parser.add_argument("--folder", default="runs/mech", help="for the agents")
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.what == "bot":
         results = against_bot(
-            args.size, args.steps, args.minutes, args.device, args.seed, args.threads, args.folder
+            args.size,
+            args.steps,
+            args.minutes,
+            args.device,
+            args.seed,
+            args.threads,
+            args.folder,
+            args.games,
         )
     else:
         results = memory(args.steps, args.device, args.folder, args.workers)
