@@ -48,7 +48,7 @@ def train(
         device=device,
         seed=seed,
         run=run,
-        curriculum=mech_learning.stages("5v5", steps),
+        curriculum=mech_learning.stages(steps),
         **mech_learning.settings(device, "5v5") | {"num_envs": num_envs, "progress": "plain"},
     ) as agent:
         seconds, updates = time.monotonic() - started, len(agent.history.column("return")[0])

@@ -52,6 +52,7 @@ REWARDS = {
 }
 """What pays is to win fights, not to stay in the zone for long."""
 OF_TEAMS = {"zone_reward": 2.0, "death_reward": -2.0}
+"""With 5 taken for being destroyed, mechs leave the fight to others."""
 ENVS = {
     "cpu": {"duel": 256, "5v5": 64, "10v10": 32},
     "cuda": {"duel": 8192, "5v5": 4096, "10v10": 4096},
@@ -75,10 +76,9 @@ def settings(device: str, size: str) -> dict[str, Any]:
     return SETTINGS | world | ({} if device == "cpu" else ON_GPU)
 
 
-def stages(size: str, steps: int) -> dict[int, dict[str, float]]:
+def stages(steps: int) -> dict[int, dict[str, float]]:
     """The reward of a win: none at first, when it teaches to keep away from the fight."""
-    shares = {1 / 12: 10.0} if size == "duel" else {1 / 16: 10.0, 0.45: 30.0, 0.6: 60.0}
-    return {int(steps * share): {"win_reward": reward} for share, reward in shares.items()}
+    return {steps // 12: {"win_reward": 10.0}}
 
 
 def against_bot(
@@ -93,7 +93,7 @@ def against_bot(
         agent = rc.train(
             "mech",
             vs="bot",
-            curriculum=stages(size, steps),
+            curriculum=stages(steps),
             steps=steps,
             max_seconds=60 * minutes,
             seed=seed,
@@ -105,7 +105,8 @@ def against_bot(
         agent.save(path)
         rows = {"size": size, "seed": seed, "threads": threads, "steps": agent.steps}
         spent = {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds)}
-        notes.write_text(json.dumps(rows | spent | {"curve": common.curve(agent.history)}))
+        more = {"trained on": common.context(), "curve": common.curve(agent.history)}
+        notes.write_text(json.dumps(rows | spent | more))
     results = json.loads(notes.read_text())
     if games == 0:
         return results
@@ -126,7 +127,7 @@ def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
     return rc.train(
         "mech",
         core=core,
-        curriculum=stages("5v5", steps),
+        curriculum=stages(steps),
         steps=steps,
         seed=seed,
         device=device,
