@@ -111,6 +111,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
+@torch.no_grad()
 def test_every_action_space_draws_the_same(name):
     """The graph draws from the actor's generator, in the order of eager steps."""
     rows, space = 5, HEADS[name]

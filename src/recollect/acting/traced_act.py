@@ -54,9 +54,8 @@ class TracedAct:
         self._rollouts += 1
         self._is_proved = False
 
-    @torch.no_grad()
     def __call__(self, obs: Tree, state: State, first: Tensor) -> tuple[Acted, State]:
-        """obs [B, ...], state, first [B] -> actions and the next state."""
+        """obs [B, ...], state, first [B] -> actions and the next state. Under ``torch.no_grad``."""
         if self._is_proved:
             return self._run(obs, state, first)
         before = self._generator.get_state()
