@@ -96,6 +96,14 @@ def test_a_critic_with_a_memory_of_its_own():
     assert_same_rollouts(LSTMConfig(hidden=8), critic="separate")
 
 
+def test_a_state_that_cannot_be_traced():
+    """A dict of unlike parts: the critic's state is empty."""
+    fast, eager = (actor_of("lstm", eager=eager, critic="memoryless") for eager in (False, True))
+    for _ in range(traced_act.EAGER_ROLLOUTS + 2):
+        assert_same(keep(fast.collect()), keep(eager.collect()))
+    assert traced(fast)._has_failed
+
+
 def lstm_rollouts_are_the_same() -> None:
     assert_same_rollouts(CORES["lstm"])
 
@@ -122,7 +130,7 @@ def test_every_action_space_draws_the_same(name):
         obs["action_mask"] = torch.tensor([[1, 0, 1, 0]] * rows, dtype=torch.int8)
     policy = Policy(gym.spaces.Dict(spaces), space)
     state, first = policy.initial_state(rows), torch.zeros(rows, dtype=torch.bool)
-    assert traced_act.suits(policy, torch.device("cpu"))
+    assert traced_act.suits(policy, torch.device("cpu"), 8)
     act = traced_act.TracedAct(policy, torch.Generator().manual_seed(3))
     generator = torch.Generator().manual_seed(3)
     for number in range(traced_act.EAGER_ROLLOUTS + 2):
@@ -232,13 +240,14 @@ def test_only_known_parts_are_traced():
         return network
 
     env, cpu = TensorWorld(3), torch.device("cpu")
-    assert traced_act.suits(make_policy(env), cpu)
-    assert traced_act.suits(make_policy(env, encoder=EncoderConfig(hidden=(8, 8), layer_norm=True)), cpu)
-    assert not traced_act.suits(make_policy(env, encoder=lambda space: Own()), cpu)
-    assert not traced_act.suits(make_policy(env, encoder=drops), cpu)
-    assert not traced_act.suits(make_policy(env, lambda size: OwnCore(size, LSTMConfig(hidden=8))), cpu)
-    assert not traced_act.suits(make_policy(env, "window"), cpu)
-    assert not traced_act.suits(make_policy(env, precision="bf16"), cpu)
+    assert traced_act.suits(make_policy(env), cpu, 8)
+    assert not traced_act.suits(make_policy(env), cpu, 7), "short rollouts"
+    assert traced_act.suits(make_policy(env, encoder=EncoderConfig(hidden=(8, 8), layer_norm=True)), cpu, 8)
+    assert not traced_act.suits(make_policy(env, encoder=lambda space: Own()), cpu, 8)
+    assert not traced_act.suits(make_policy(env, encoder=drops), cpu, 8)
+    assert not traced_act.suits(make_policy(env, lambda size: OwnCore(size, LSTMConfig(hidden=8))), cpu, 8)
+    assert not traced_act.suits(make_policy(env, "window"), cpu, 8)
+    assert not traced_act.suits(make_policy(env, precision="bf16"), cpu, 8)
     replaced = make_policy(env)
     replaced.encoder.mlp = Own()
-    assert not traced_act.suits(replaced, cpu)
+    assert not traced_act.suits(replaced, cpu, 8)

@@ -110,7 +110,7 @@ class Actor:
         wanted = Acting(tuple(state_steps), keeps_finals, names, needs_values)
         own = buffers or [allocate(policy, self.rows, rollout, wanted, index, env.device)]
         self._is_capturable = steps_without_reads(env)
-        is_traced = exploration is None and traced_act.suits(policy, env.device)
+        is_traced = exploration is None and traced_act.suits(policy, env.device, rollout)
         self._traced = TracedAct(policy, self.generator) if is_traced else None
         self._keeps_finals = keeps_finals or not self._is_capturable
         self._final_values = self._make_final_values(rollout)

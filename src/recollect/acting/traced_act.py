@@ -23,13 +23,16 @@ from recollect.policy.policy import Acted, Policy
 
 EAGER_ROLLOUTS = 2
 """Rollouts of an actor before it traces, which takes 0.1 s: short runs do not pay for it."""
+MIN_STEPS = 8
+"""Steps of a rollout: in shorter ones, the comparison takes more than the other steps save."""
 WARM_UP = 3
 """Runs of a new graph, in which torch optimises it."""
 
 
-def suits(policy: Policy, device: torch.device) -> bool:
-    """Whether steps on this device can be traced: all parts are known, and none branches on values."""
-    if devices.synchronises(device) or triton_support.suits(torch.zeros(1)) or policy.is_compiled:
+def suits(policy: Policy, device: torch.device, steps: int) -> bool:
+    """Whether to trace steps of rollouts of ``steps``: all parts are known, and none branches on values."""
+    has_kernels = devices.synchronises(device) or triton_support.suits(torch.zeros(1))
+    if steps < MIN_STEPS or has_kernels or policy.is_compiled:
         return False
     encoders, cores = zip(*((trunk.encoder, trunk.core) for trunk in policy.trunks))
     are_vectors = all(type(one) is Encoder and not one.tokens and not one.images for one in encoders)
