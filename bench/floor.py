@@ -214,7 +214,6 @@ def measure(core: str, envs: int, rounds: int, threads: int, settings: dict[str,
         "share": round(floor[0] / iteration[0], 3),
         "cpu_share": round(floor[1] / iteration[1], 3),
         "steps_per_second": round(steps / iteration[0]),
-        "steps_per_cpu_second": round(steps / iteration[1]),
         "floor_parts": parts,
         "iteration_parts_ms": {
             name: round(1e3 * steps / median([row[f"speed/{name}"] for row in ours]), 2)
