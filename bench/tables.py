@@ -310,12 +310,11 @@ def audited(found: Any) -> Rows:
 
 
 def floors(found: Any) -> Rows:
-    """A row for each core; its shares by number of envs, and its speed with 16."""
+    """A row for each core: its shares by number of envs, by CPU time."""
     by_core: dict[str, dict[str, Any]] = {}
     for name, row in found["rows"].items():
         core, envs = name.removesuffix(" envs").split(", ")
-        by_core.setdefault(core, {})[f"at_{envs}"] = row["share"]
-        by_core[core][f"speed_{envs}"] = row["steps_per_second"]
+        by_core.setdefault(core, {})[f"at_{envs}"] = row["cpu_share"]
     return named(by_core, "core")
 
 
@@ -338,8 +337,7 @@ TABLES = {
     ),
     "floor": Table(
         "floor",
-        "core = `{core}` | 4 envs = {at_4:.2f} | 16 envs = {at_16:.2f} | 64 envs = {at_64:.2f} | "
-        "steps/s, 4 = {speed_4:,} | 16 = {speed_16:,} | 64 = {speed_64:,}",
+        "core = `{core}` | 4 envs = {at_4:.2f} | 16 envs = {at_16:.2f} | 64 envs = {at_64:.2f}",
         floors,
     ),
     "suspicions": Table(

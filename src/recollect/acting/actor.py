@@ -11,6 +11,8 @@ from typing import SupportsFloat, TypeVar
 import torch
 from torch import Tensor
 
+from recollect.acting import traced_act
+from recollect.acting.traced_act import TracedAct
 from recollect.acting.truncation import (
     DeferredFinalValues,
     ImmediateFinalValues,
@@ -108,6 +110,8 @@ class Actor:
         wanted = Acting(tuple(state_steps), keeps_finals, names, needs_values)
         own = buffers or [allocate(policy, self.rows, rollout, wanted, index, env.device)]
         self._is_capturable = steps_without_reads(env)
+        is_traced = exploration is None and traced_act.suits(policy, env.device, rollout)
+        self._traced = TracedAct(policy, self.generator) if is_traced else None
         self._keeps_finals = keeps_finals or not self._is_capturable
         self._final_values = self._make_final_values(rollout)
         graphs = graphs or Graphs(env.device, is_on=False)
@@ -127,6 +131,8 @@ class Actor:
         """``policy.act``, captured on its own if the env cannot be captured with it."""
         policy, generator = self.policy, self.generator  # not self: a reference cycle delays the clean-up
         exploration = self.exploration
+        if self._traced is not None:
+            return self._traced
         if self._is_capturable or not graphs.is_on:
             return lambda obs, state, first: policy.act(obs, state, first, generator, False, exploration)
         return CapturedAct(policy, self.obs, self.state, self.first, generator, graphs, exploration)
@@ -205,6 +211,8 @@ class Actor:
         acted_steps: list[Acted] = []
         infos: list[dict[str, Tensor]] = []
         self._final_values.begin()
+        if self._traced is not None:
+            self._traced.begin()
         env_seconds, started = 0.0, time.monotonic()
         for t in range(out.steps):
             tree.copy_(views.obs[t], obs)

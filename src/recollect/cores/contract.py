@@ -33,6 +33,8 @@ class Core(nn.Module, ABC):
     burn-in of ``reach`` steps from zeros rebuilds the state exactly."""
     rounding = 1.0
     """Factor on the tolerance between acting and learning, for cores that amplify rounding errors."""
+    is_step_traceable = False
+    """Whether ``_step`` on a CPU is the same operations for all values, so that it can be traced."""
     unrolls_in_groups = True
     """Whether ``unroll`` may split the rows into groups, one thread each (``base.row_threads``)."""
 
@@ -101,7 +103,8 @@ class Core(nn.Module, ABC):
     def reset(self, state: State, first: Tensor) -> State:
         """``state`` with the initial state in the rows where ``first`` [B]."""
         # A traced step, for an export or a compilation, must not branch on values; nor must one on a GPU.
-        if not devices.synchronises(first) and not torch.compiler.is_compiling():
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        if not is_traced and not devices.synchronises(first):
             rows = first.nonzero().squeeze(1)
             if len(rows) == 0:
                 return state

@@ -48,6 +48,7 @@ GATE_GAIN = 3.0
 class AveragingCore(Core):
     """State: ``AverageState``. A subclass names its gates and computes the share from them."""
 
+    is_step_traceable = True
     gates: ClassVar[tuple[str, ...]]
     """Attribute names of the linear layers D -> H that ``_share`` uses."""
 

@@ -12,6 +12,7 @@ class NoMemory(Core):
     """y = x, and the state is ``()``."""
 
     reach = 0
+    is_step_traceable = True
 
     def __init__(self, input_size: int, config: NoneConfig):
         super().__init__(input_size, input_size)

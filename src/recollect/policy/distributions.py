@@ -180,7 +180,7 @@ class Gaussian:
         """[...] of action [..., k]."""
         z = (action - self.mean) / self.std
         energy = torch.addcmul(self.log_std, z, z, value=0.5)
-        return -self.mean.shape[-1] * HALF_LOG_2PI - energy.sum(-1)
+        return -int(self.mean.shape[-1]) * HALF_LOG_2PI - energy.sum(-1)  # int: a traced shape is a tensor
 
     def entropy(self) -> Tensor:
         """[...]: sum of log_std + log(2 pi e) / 2."""
@@ -208,7 +208,7 @@ class TanhGaussian(Gaussian):
         z = (action - self.mean) / self.std
         energy = torch.addcmul(self.log_std, z, z, value=0.5)
         energy = torch.sub(energy, torch.logaddexp(action, -action), alpha=2.0)
-        return -self.mean.shape[-1] * (HALF_LOG_2PI + 2.0 * LOG_2) - energy.sum(-1)
+        return -int(self.mean.shape[-1]) * (HALF_LOG_2PI + 2.0 * LOG_2) - energy.sum(-1)
 
     def entropy(self) -> Tensor:
         """[...] at most k ln 2, that of the uniform action."""

@@ -119,9 +119,14 @@ class ObservationNorm(nn.Module):
         scalings = list(self.scalings.values())
         if self.is_one_path or any(devices.synchronises(scaling.count) for scaling in scalings[:1]):
             return self._map(obs, "", True)
+        return self._map(obs, "", False) if self.has_statistics else obs
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether there was an update. A host read."""
         if self._has_seen is None:
-            self._has_seen = any(bool(scaling.count > 0) for scaling in scalings)
-        return self._map(obs, "", False) if self._has_seen else obs
+            self._has_seen = any(bool(scaling.count > 0) for scaling in self.scalings.values())
+        return self._has_seen
 
     @torch.no_grad()
     def update(self, obs: Tree, valid: Tensor, gather: Gather = alone) -> None:

@@ -34,6 +34,7 @@ class GatedCore(Core):
     ``GRUConfig``. ``rnn`` holds the weights and is never called: weights of PyTorch's module load into it.
     """
 
+    is_step_traceable = True
     leaves: ClassVar[tuple[str, ...]]
     """Names of the leaves of the state, as in the equations."""
     rnn_class: ClassVar[type[nn.LSTM] | type[nn.GRU]]
