@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import recollect as rc
-from recollect.audit import env_checks, loop_checks, resume_checks
+from recollect.audit import env_checks, league_part_checks, loop_checks, resume_checks
 from recollect.audit import run as engine
 from recollect.audit.results import Check
 from tests.audit import table
@@ -28,6 +28,7 @@ LONG = {
     "resumed": resume_checks,
     "evaluated": resume_checks,
     "flat_training": loop_checks,
+    "league_training": league_part_checks,
 }
 """Checks that make trainings of their own, each in its module; those that are not looked for are left out."""
 TRAINED = {"updates", "same seed", *(name.replace("_", " ") for name in LONG)}

@@ -25,6 +25,8 @@ from recollect.audit import (
     gauge_checks,
     gradient_checks,
     head_checks,
+    league_checks,
+    league_part_checks,
     loop_checks,
     loss_checks,
     metric_checks,
@@ -47,6 +49,7 @@ from recollect.audit.recorded_rollouts import network_seconds, record_rollouts
 from recollect.audit.results import PARTS, Check, Passed, Verification, checked
 from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare, prepare_run
 from recollect.base.row_threads import intra_op_threads
+from recollect.config.league import LEAGUE
 from recollect.config.policy import PolicyConfig
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
@@ -225,7 +228,10 @@ def _run_checks(
         report(checked("env", "agents", lambda: agent_checks.agents(setup)))
     if setup.config.vs is not None and kept.ok:
         report(checked("env", "sides", lambda: opponent_checks.sides(setup, env)))
-        report(checked("env", "league", lambda: opponent_checks.league(setup, env, network)))
+        report(checked("env", "league", lambda: league_checks.league(setup, env, network)))
+        if setup.config.vs == LEAGUE:
+            parts = partial(league_part_checks.league_parts, env, network)
+            report(checked("env", "league parts", parts))
     others = [part for part in PARTS if part != "env"]
     if not kept.ok:
         for part in others:
@@ -309,6 +315,9 @@ def _check_training(
     if setup.where.get("learner_processes") and is_repeatable:
         apart = partial(loop_checks.learner_processes, trainings[0], setup, rows)
         report(checked("training", "learner processes", apart))
+    if setup.config.vs == LEAGUE:
+        apart = partial(league_part_checks.league_training, setup, rows)
+        report(checked("training", "league training", apart))
     report(checked("training", "flat training", partial(loop_checks.flat_training, setup, rows)))
     report(checked("training", "resumed", partial(resume_checks.resumed, setup, rows)))
     if is_repeatable:
