@@ -338,7 +338,7 @@ class Played:
                 for _ in range(LATER):
                     obs = self.world.step(checks.random_action(self.world, obs, rng)).obs
                     self.look(*acts[-1][0])
-                    playing = [self.names()[place] for place in self.member]
+                    playing = [self.names()[place] for place in self.cast.snapshot()["member"]]
                     right = [roster.pick(chance) for chance in _luck(self.slots, self.game)]
                     if playing != right:
                         raise Problem(
