@@ -25,6 +25,7 @@ from recollect.audit import (
     gauge_checks,
     gradient_checks,
     head_checks,
+    input_checks,
     league_checks,
     league_part_checks,
     loop_checks,
@@ -66,6 +67,7 @@ SECONDS = 1.5
 ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
     "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks, *ROWS),
     "state": (
+        input_checks.inputs,
         state_checks.acting,
         state_checks.stored_states,
         state_checks.learner,
@@ -75,7 +77,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         session_checks.conversations,
         *STATE,
     ),
-    "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses),
+    "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses, loss_checks.predictions),
     "head": (head_checks.densities, head_checks.entropies, head_checks.exploration),
     "training": (
         update_checks.padding,
@@ -87,7 +89,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         optimiser_checks.optimiser,
         *FROZEN,
     ),
-    "gradient": (gradient_checks.parameters, gradient_checks.through_time),
+    "gradient": (gradient_checks.parameters, gradient_checks.slopes, gradient_checks.through_time),
 }
 """The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
 REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
@@ -105,6 +107,7 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         *ROWS,
     ),
     "state": (
+        input_checks.inputs,
         state_checks.acting,
         state_checks.stored_states,
         replay_checks.learner,
