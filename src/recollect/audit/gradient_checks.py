@@ -116,7 +116,7 @@ def slopes(rollouts: Sequence[RecordedRollout]) -> Passed:
 
 
 def _worst_slope(policy: Policy, loss: Callable[[], Tensor]) -> tuple[float, str]:
-    """The largest difference between a gradient's length and the slope along it, beyond rounding and kinks."""
+    """The largest difference of a gradient's length and the slope along it, beyond rounding and kinks."""
     total = loss()
     grads = {name: grad for name, grad in _gradients(policy, total).items() if grad is not None}
     size = max(float(grad.norm()) for grad in grads.values())
