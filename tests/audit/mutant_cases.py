@@ -170,10 +170,9 @@ CASES |= {
     "opponent, stages": (TwoSides, DUEL | STAGES),
     "opponent, actors in processes": (
         TwoSides,
-        DUEL | STAGES | {"num_envs": 6, "runtime": "processes", "actors": 2},
+        DUEL | {"num_envs": 2, "runtime": "processes", "actors": 2},
     ),
-    "opponent, env workers": (TwoSides, DUEL | STAGES | {"num_envs": 6, "env_workers": 2}),
-    "impala, learners and fillers": (fillers, SMALL | {"algo": "impala", "num_envs": 4, "learners": 2}),
+    "env workers that act": ("CartPole-v1", SMALL | {"num_envs": 4, "env_workers": 2}),
 }
 
 

@@ -111,8 +111,8 @@ def slopes(rollouts: Sequence[RecordedRollout]) -> Passed:
             measured=worst,
             tolerance=SLOPE_TOLERANCE,
         )
-    count = len(list(policy.parameters()))
-    return Passed(f"gradients of {count} weights are slopes of the loss", worst, SLOPE_TOLERANCE)
+    weights = len(list(policy.parameters()))
+    return Passed(f"gradients of {weights} weights are slopes of the loss", worst, SLOPE_TOLERANCE)
 
 
 def _worst_slope(policy: Policy, loss: Callable[[], Tensor]) -> tuple[float, str]:

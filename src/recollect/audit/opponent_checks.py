@@ -170,7 +170,7 @@ def seen(owner: Any, name: str) -> Iterator[list[tuple[Any, Any]]]:
     def watched(*args: Any) -> Any:
         kept = tree.clone(tuple(args))
         result = method(*args)
-        found = {part: getattr(result, part) for part in PARTS} if name == "step" else result
+        found = {part: getattr(result, part) for part in (*PARTS, "info")} if name == "step" else result
         calls.append((kept, tree.clone(found)))
         return result
 

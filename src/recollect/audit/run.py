@@ -22,6 +22,7 @@ from recollect.audit import (
     epoch_checks,
     evaluation_checks,
     exploration_checks,
+    game_checks,
     gauge_checks,
     gradient_checks,
     head_checks,
@@ -232,9 +233,12 @@ def _run_checks(
     if setup.config.vs is not None and kept.ok:
         report(checked("env", "sides", lambda: opponent_checks.sides(setup, env)))
         report(checked("env", "league", lambda: league_checks.league(setup, env, network)))
+        report(checked("env", "games", lambda: game_checks.games(env, network)))
         if setup.config.vs == LEAGUE:
             parts = partial(league_part_checks.league_parts, env, network)
             report(checked("env", "league parts", parts))
+    if kept.ok and setup.config.curriculum:
+        report(checked("env", "stages", partial(game_checks.stages, setup, env)))
     others = [part for part in PARTS if part != "env"]
     if not kept.ok:
         for part in others:
@@ -243,6 +247,8 @@ def _run_checks(
     views = views_of(env)
     rows = [env.num_envs * view.agents for view in views.values()]
     setup = setup.sized(min(rows), _most_steps(walks[0].seconds, env, network), max(rows))
+    if not isinstance(env, Groups):
+        report(checked("env", "infos", partial(game_checks.infos, setup, env, network)))
     checks = REPLAY_CHECKS if isinstance(setup.config.algo, ReplayConfig) else ROLLOUT_CHECKS
     rollouts = {name: Recorded() for name in views}
 

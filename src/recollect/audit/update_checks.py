@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import gc
-import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,8 +30,6 @@ POISON = 30.0
 """Stands in padding. Finite: padding is cleared before it reaches a loss."""
 MOST_UPDATES = 3
 """Updates between two counts of all tensors."""
-MOST_BYTES = 5_000
-"""Of Python's own objects that each update may leave."""
 
 
 def padding(rollouts: Sequence[RecordedRollout]) -> Passed:
@@ -270,32 +266,22 @@ def flat_memory(rollouts: Sequence[RecordedRollout]) -> str:
     policy = copy.deepcopy(one.policy)
     learner = make_learner(policy, one.setup.config.algo, rows=one.rollout.rows, seed=0)
     is_rollout = isinstance(one.setup.config.algo, LearnerConfig)
-    sizes, blocks = [], []
-
-    def update() -> None:
+    sizes = []
+    for number in range(2 + MOST_UPDATES):
         rollout = replace(one.rollout, **tree.clone(one.rollout.tensors()))
         learner.update(rollout, lag=1)
-
-    for _ in range(2):  # the first updates allocate the optimiser's moments
-        update()
-    tracemalloc.start()
-    try:
-        for _ in range(1 + MOST_UPDATES):
+        del rollout
+        if number in (1, 1 + MOST_UPDATES):  # the first updates allocate the optimiser's moments
             sizes.append(len(live_tensors()))
-            blocks.append(tracemalloc.get_traced_memory()[0])
-            update()
-    finally:
-        tracemalloc.stop()
-    growth, more = (sizes[-1] - sizes[0]) // MOST_UPDATES, int(np.diff(blocks).min())
-    if is_rollout and (growth > 0 or more > MOST_BYTES):
-        kept = f"{growth} tensors more" if growth > 0 else f"{more} bytes more"
+    growth = (sizes[1] - sizes[0]) // MOST_UPDATES
+    if is_rollout and growth > 0:
         raise Problem(
-            f"every update leaves {kept} than the one before",
+            f"every update leaves {growth} tensors more than the one before",
             "Likely cause: rollouts, losses or graphs are kept: a metric that was not detached, a state "
             "without detach, or a list that grows",
             "Fix: keep numbers, not tensors; detach what outlives an update",
-            measured=float(max(growth, more)),
-            tolerance=float(MOST_BYTES),
+            measured=float(growth),
+            tolerance=0.0,
         )
     return f"{sizes[-1]} tensors after each of {MOST_UPDATES} updates"
 
