@@ -111,7 +111,6 @@ MISSED: dict[str, tuple[str, ...]] = {
         "games without room are lost in silence",
     ),
     "settings and sides of opponents": (
-        "the sides begin anew in every actor",
         "the sides begin anew in every env worker",
         "settings do not reach the player",
         "the curriculum wins over options that are given",
@@ -131,15 +130,12 @@ MISSED: dict[str, tuple[str, ...]] = {
     ),
     "storage": ("states are stored in half precision",),
     "processes": (
-        "a checkpoint has the optimisers of the trainer's process",
         "the first rollout after a resume explores as at the start",
         "weights that the user has changed are ignored",
         "final observations are written to slot 0",
         "a slot is given out while it is learned from",
         "a slot is given out while its rollout waits",
         "final observations of the second actor stand in the rows of the first",
-        "a worker applies the actions of another",
-        "the final observations of a shard are those of other rows",
         "the lag is logged as none",
         "past weights are pruned one update too early",
         "a rollout may lag by one update too many",

@@ -247,7 +247,10 @@ def _run_checks(
     views = views_of(env)
     rows = [env.num_envs * view.agents for view in views.values()]
     setup = setup.sized(min(rows), _most_steps(walks[0].seconds, env, network), max(rows))
-    if not isinstance(env, Groups):
+    if isinstance(env, Groups):
+        drawn = partial(agent_checks.random_numbers, setup, env, network)
+        report(checked("env", "random numbers", drawn))
+    else:
         report(checked("env", "infos", partial(game_checks.infos, setup, env, network)))
     checks = REPLAY_CHECKS if isinstance(setup.config.algo, ReplayConfig) else ROLLOUT_CHECKS
     rollouts = {name: Recorded() for name in views}
