@@ -100,7 +100,6 @@ MISSED: dict[str, tuple[str, ...]] = {
     "members of a league: drawn, stored, resumed": (
         "a candidate waits for the next snapshot after a crash in its gate",
     ),
-    "results of games": (),
     "leagues on the path of a GPU": (
         "a captured league does not get the members of a new roster",
         "graphs are kept although more members play",
@@ -116,19 +115,15 @@ MISSED: dict[str, tuple[str, ...]] = {
         "the curriculum wins over options that are given",
         "another agent always samples",
     ),
-    "networks": (),
-    "prediction of the next observation": (),
     "envs": (
         "the live observation is the env's own",
         "wrappers are applied from the outermost to the innermost",
         "options of own code are dropped",
     ),
-    "random numbers": ("all groups draw the same random numbers",),
     "leaks": (
         "a buffer of every update is kept",
         "past weights are never pruned",
     ),
-    "storage": ("states are stored in half precision",),
     "processes": (
         "the first rollout after a resume explores as at the start",
         "weights that the user has changed are ignored",

@@ -25,7 +25,7 @@ from recollect.envs.versus import OUTCOMES
 from recollect.errors import ConfigError
 from recollect.policy.policies import Network, by_group
 
-MOST_STEPS = 200
+MOST_STEPS = 100
 """Of an evaluation; games that take longer are not judged."""
 STEPS, CHANGE = 24, 8
 """Steps that are played twice, and the one before which settings change."""

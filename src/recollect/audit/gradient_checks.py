@@ -91,7 +91,7 @@ def slopes(rollouts: Sequence[RecordedRollout]) -> Passed:
     with torch.no_grad():
         for weight in policy.parameters():  # no bias is 0
             weight += 0.03 * torch.randn(weight.shape, generator=generator).to(weight.device)
-    with_graph = float(loss())
+    with_graph = float(loss().detach())
     with torch.no_grad():
         if (without := float(loss())) != float(loss()):
             raise Skip("the loss is random")
@@ -121,7 +121,7 @@ def _worst_slope(policy: Policy, loss: Callable[[], Tensor]) -> tuple[float, str
     grads = {name: grad for name, grad in _gradients(policy, total).items() if grad is not None}
     size = max(float(grad.norm()) for grad in grads.values())
     with torch.no_grad():
-        noise = max(1.0, abs(float(total))) * NOISE / (STEP * size)
+        noise = max(1.0, abs(float(total.detach()))) * NOISE / (STEP * size)
         worst, where = 0.0, ""
         for name, weight in policy.named_parameters():
             if name not in grads or not (length := float(grads[name].norm())) > SMALL * size:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from recollect.audit.gpu_path import without_reads
-from recollect.audit.opponent_checks import RESUMES, SEED, check_resume, seen, signs, versus_of
+from recollect.audit.opponent_checks import SEED, check_resume, seen, signs, versus_of
 from recollect.audit.results import Problem, Skip
 from recollect.audit.setup import Setup
 from recollect.audit.state_checks import equal
@@ -32,7 +32,7 @@ from recollect.league.pool import Pool, signature
 from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
 
-STEPS, LATER = 48, 24
+STEPS, LATER = 30, 12
 """Steps in which the league is played, and after a resume."""
 MEMBERS = 3
 FIRST_SLOT = 1
@@ -323,8 +323,7 @@ class Played:
                 obs = self.play(obs, rng, LATER)
                 self.check_log()
         with seen(self.cast, "act") as acts:
-            for _ in range(RESUMES):
-                obs = check_resume(self.world, obs, rng, acts)
+            check_resume(self.world, obs, rng, acts)
 
     def evaluate(self) -> None:
         """An evaluation is the same again, and its opponents are drawn anew for each game."""
@@ -360,4 +359,4 @@ def _luck(slots: Tensor, games: Tensor) -> list[float]:
 
 def _cast(env: Any, live: Policy, folder: Path) -> Cast:
     make = lambda: copy.deepcopy(live)  # noqa: E731
-    return Cast(env, LeagueConfig(), folder, make=make, seed=SEED, first_slot=FIRST_SLOT)
+    return Cast(env, LeagueConfig(opponents=MEMBERS), folder, make=make, seed=SEED, first_slot=FIRST_SLOT)
