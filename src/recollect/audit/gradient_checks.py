@@ -30,8 +30,8 @@ MOST_STEPS = 10
 """Steps of a chunk whose loss is differentiated one by one."""
 MOST_CHUNKS = 8
 """Chunks that this is done for."""
-STEP, NOISE, SMALL, SLOPE_TOLERANCE = 1e-2, 3e-7, 1e-3, 0.01
-"""Of slopes: the length of a step, the rounding of a loss, and the least gradient beside the largest."""
+STEPS, NOISE, SMALL, SLOPE_TOLERANCE = (1e-2, 3e-3, 1e-3, 3e-4), 3e-7, 1e-3, 0.015
+"""Of slopes: lengths of steps, the rounding of a loss, and the least gradient beside the largest."""
 LOSS_TOLERANCE = 1e-4
 
 
@@ -121,22 +121,22 @@ def _worst_slope(policy: Policy, loss: Callable[[], Tensor]) -> tuple[float, str
     grads = {name: grad for name, grad in _gradients(policy, total).items() if grad is not None}
     size = max(float(grad.norm()) for grad in grads.values())
     with torch.no_grad():
-        noise = max(1.0, abs(float(total.detach()))) * NOISE / (STEP * size)
+        rounding = NOISE * max(0.3, abs(float(total.detach())))
         worst, where = 0.0, ""
         for name, weight in policy.named_parameters():
             if name not in grads or not (length := float(grads[name].norm())) > SMALL * size:
                 continue
-            kept, found = weight.clone(), []
-            for step in (STEP, 2 * STEP):
+            kept, gap = weight.clone(), float("inf")
+            for step in STEPS:  # a shorter one has fewer kinks beside it, and more rounding
                 sides = []
                 for sign in (1, -1):
                     weight.copy_(kept + sign * step * grads[name] / length)
                     sides.append(float(loss()))
-                found.append((sides[0] - sides[1]) / (2 * step))
+                slope = (sides[0] - sides[1]) / (2 * step)
+                gap = min(gap, (abs(slope - length) - rounding / step) / length)
+                if gap <= SLOPE_TOLERANCE / 5:
+                    break
             weight.copy_(kept)
-            slope = (4 * found[0] - found[1]) / 3  # without the error of second order
-            # Where the two slopes differ, there is a kink between, and no slope to compare.
-            gap = abs(slope - length) / length - 2 * abs(found[0] - found[1]) / length - noise * size / length
             if gap > worst:
                 worst, where = gap, name
     return worst, where
