@@ -54,6 +54,7 @@ def test_two_healthy_groups_pass():
     result = duo()
     assert [check.name for check in result.checks if not check.group] == [
         "contract",
+        "random numbers",
         "evaluations",
         "versions",
         "processes",
