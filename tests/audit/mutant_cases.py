@@ -18,6 +18,8 @@ from recollect.config.q_heads import QHeadConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from tests.support.grouped_worlds import EARLY, LATE, Camp
 from tests.support.helpers import ArenaWorld, ScriptedEnv
+from tests.support.secret_world import SEPARATE, SecretEnv
+from tests.support.token_worlds import TokenEnv
 from tests.support.two_sides import TwoSides
 
 SMALL: dict[str, Any] = {
@@ -43,6 +45,19 @@ REPLAY: dict[str, Any] = {
 BOX = spaces.Box(-1.0, 2.0, (2,), np.float32)
 HYBRID = spaces.Dict({"move": spaces.Discrete(3), "aim": BOX})
 DUEL = {**SMALL, "vs": "echo"}
+STAGES: dict[str, Any] = {"curriculum": {0: {"error": 0.1}, 300: {"error": 0.9}}}
+
+
+class Symbols(ScriptedEnv):
+    """Grids of a few random symbols."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (5, 5, 3), np.uint8)
+
+    def _observe(self) -> Any:
+        drawn = self.np_random.integers(0, 90, (5, 5, 3))
+        return np.where(drawn < 9, drawn, 0).astype(np.uint8)
 
 
 def masked() -> ScriptedEnv:
@@ -144,6 +159,20 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "env_workers": 2},
     ),
     "learners": (ScriptedEnv, SMALL | {"num_envs": 4, "learners": 2}),
+}
+
+
+CASES |= {
+    "ppo, keys of the critic": (SecretEnv, SMALL | SEPARATE),
+    "ppo, symbols": (Symbols, SMALL | {"normalise_observations": True, "last_action_reward": True}),
+    "ppo, tokens": (TokenEnv, SMALL | {"encoder": EncoderConfig(tokens="latent_attn_tiny")}),
+    "ppo, wide": (ScriptedEnv, SMALL | {"encoder": EncoderConfig(hidden=(512,))}),
+    "opponent, stages": (TwoSides, DUEL | STAGES),
+    "opponent, actors in processes": (
+        TwoSides,
+        DUEL | {"num_envs": 2, "runtime": "processes", "actors": 2},
+    ),
+    "env workers that act": ("CartPole-v1", SMALL | {"num_envs": 4, "env_workers": 2}),
 }
 
 

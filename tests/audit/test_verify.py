@@ -91,7 +91,8 @@ OBJECTS = {
 OF_MEMORY = {"stored states", "step is unroll", "initial state"}
 OF_MEMORY |= {"resets in acting", "resets in learning", "rows reset", "broken states"}
 MAY_BE_LACKING = {"normalisers", "priorities", "evaluations", "versions", "noise drawn", "staleness"}
-MAY_BE_LACKING |= {"processes", "resumed", "evaluated", "flat training"}
+MAY_BE_LACKING |= {"processes", "resumed", "evaluated", "flat training", "predictions"}
+LACKING = {"no memory": OF_MEMORY, "burn-in": {"slopes"}}
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -101,7 +102,7 @@ def test_a_healthy_trainer_passes(name):
     result = verified(env() if name in OBJECTS else env, **settings)
     assert result.ok, str(result)
     assert {check.part for check in result.checks} == set(PARTS)
-    assert doubtful(result) == (OF_MEMORY if name == "no memory" else set()), str(result)
+    assert doubtful(result) == LACKING.get(name, set()), str(result)
 
 
 def doubtful(result: Verification) -> set[str]:
@@ -174,7 +175,7 @@ def test_a_healthy_replay_passes(name):
     result = verified_replay(env() if name in OBJECTS else env, **settings)
     assert result.ok, str(result)
     assert {check.part for check in result.checks} == set(PARTS)
-    assert doubtful(result) == (OF_MEMORY if name == "no memory" else set()), str(result)
+    assert doubtful(result) == LACKING.get(name, set()), str(result)
 
 
 @functools.cache
@@ -407,7 +408,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert main(["verify", "verify_worlds.py:ScriptedEnv", *FLAGS]) == 0
     out = capsys.readouterr().out
     assert "gradient flow" in out
-    assert out.splitlines()[-1] == "ScriptedEnv: 41 ok, 2 skipped"
+    assert out.splitlines()[-1] == "ScriptedEnv: 44 ok, 3 skipped"
     assert max(map(len, out.splitlines())) <= 80
     assert main(["verify", "verify_worlds.py:NeverResets", *FLAGS]) == 1
     out = capsys.readouterr().out

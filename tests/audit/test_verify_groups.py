@@ -54,6 +54,7 @@ def test_two_healthy_groups_pass():
     result = duo()
     assert [check.name for check in result.checks if not check.group] == [
         "contract",
+        "random numbers",
         "evaluations",
         "versions",
         "processes",
@@ -64,7 +65,7 @@ def test_two_healthy_groups_pass():
     assert {check.group for check in result.checks} == {"", "big", "small"}
     names = [check.name for check in result.of("big").checks]
     assert names == [check.name for check in result.of("small").checks]
-    assert len(names) == 35
+    assert len(names) == 38
     assert result.of("big").ok, str(result.of("big"))
     assert result.ok, str(result)
 
@@ -145,7 +146,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert {check["group"] for check in data["checks"]} == {"", "speaker_0", "listener_0"}
     assert main(["verify", SPEAKER, "--policies", "independent", *flags]) == 0
     out = capsys.readouterr().out
-    assert out.count("group listener_0: ") == 35
+    assert out.count("group listener_0: ") == 38
     assert max(map(len, out.splitlines())) <= 80
     assert main(["verify", "tests.audit.test_verify_groups:LeapingRewards", *flags]) == 1
     assert "group 'small'" in capsys.readouterr().out

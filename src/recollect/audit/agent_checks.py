@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from recollect.acting.group_actor import make_actor
+from recollect.algos.catalog import acting
 from recollect.audit.opponent_checks import PARTS
 from recollect.audit.results import Problem, Skip
 from recollect.audit.setup import Setup
@@ -17,10 +19,12 @@ from recollect.base import tree
 from recollect.base.spaces import ACTION_MASK
 from recollect.base.types import Step, Tree
 from recollect.envs.factory import make_grouped_env
+from recollect.envs.group_views import Groups
 from recollect.envs.groups import Group
 from recollect.envs.pettingzoo import PREFIX, as_parallel, find_pettingzoo
 from recollect.envs.pettingzoo_loop import PettingZooLoop
 from recollect.envs.space_values import env_seeds
+from recollect.policy.policies import Network
 
 SLOTS, STEPS, SEED = 3, 25, 6
 FLAGS = ("valid", "terminated", "truncated", "first")
@@ -194,3 +198,17 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() == b.numel() and bool(
         torch.isclose(a.double().flatten(), b.double().flatten(), equal_nan=True).all()
     )
+
+
+def random_numbers(setup: Setup, env: Groups, network: Network) -> str:
+    """Every group draws its actions from a random stream of its own."""
+    algo = setup.config.algo
+    actor = make_actor(env, network, rollout=algo.rollout, seed=setup.config.seed, **acting(algo).keywords())
+    states = [tuple(one.generator.get_state().tolist()) for one in actor.actors.values()]
+    if len(set(states)) < len(states):
+        raise Problem(
+            "several groups draw the same random numbers",
+            "Likely cause: the streams of all groups have one seed",
+            "Fix: make the seed of a stream from the seed of the run and the number of the group",
+        )
+    return f"{len(states)} groups draw from streams of their own"

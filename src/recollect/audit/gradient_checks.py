@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 
 from recollect.algos.impala import START
 from recollect.audit.recorded_rollouts import LEAST, RecordedRollout
-from recollect.audit.results import Doubt, Problem, Skip
+from recollect.audit.results import Doubt, Passed, Problem, Skip
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.base.spaces import ACTION_MASK
+from recollect.base.tolerances import on_device
 from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks
 from recollect.learning.ranks import ALONE
@@ -28,6 +30,9 @@ MOST_STEPS = 10
 """Steps of a chunk whose loss is differentiated one by one."""
 MOST_CHUNKS = 8
 """Chunks that this is done for."""
+STEPS, NOISE, SMALL, SLOPE_TOLERANCE = (1e-2, 3e-3, 1e-3, 3e-4), 3e-7, 1e-3, 0.015
+"""Of slopes: lengths of steps, the rounding of a loss, and the least gradient beside the largest."""
+LOSS_TOLERANCE = 1e-4
 
 
 def parameters(rollouts: Sequence[RecordedRollout]) -> str:
@@ -66,6 +71,75 @@ def check_parameters(policy: Policy, loss: Callable[[bool], Tensor], *, is_criti
         f"gradient reaches all {len(grads)} of encoder, core and heads{also}; the smallest is "
         f"{tiny(sizes[smallest])}, of {smallest}"
     )
+
+
+def slopes(rollouts: Sequence[RecordedRollout]) -> Passed:
+    """The gradient of each weight is the slope of the loss, measured by two losses beside it."""
+    one = rollouts[0]
+    policy, chunks = copy.deepcopy(one.policy), chunks_with_targets(one)
+    if (
+        on_device(policy.config.precision, policy.device.type) != "fp32"
+        or one.algo.recurrent_mode == "burn_in"
+    ):
+        raise Skip("only of float32, and without burn-in, whose gradient is cut")
+    count, generator = chunks.valid.sum().clamp(min=1), torch.Generator().manual_seed(7)
+
+    def loss() -> Tensor:
+        return one.learner.algorithm.loss(policy, chunks, one.algo, one.algo.entropy, count)[0]
+
+    kept = tree.clone(policy.state_dict())
+    with torch.no_grad():
+        for weight in policy.parameters():  # no bias is 0
+            weight += 0.03 * torch.randn(weight.shape, generator=generator).to(weight.device)
+    with_graph = float(loss().detach())
+    with torch.no_grad():
+        if (without := float(loss())) != float(loss()):
+            raise Skip("the loss is random")
+    if not abs(with_graph - without) <= LOSS_TOLERANCE * max(1.0, abs(without)):
+        raise Problem(
+            f"the loss is {with_graph:.6g} with a graph and {without:.6g} without",
+            "Likely cause: a kernel of its own for gradients computes something else",
+            "Fix: compare its forward pass with the plain operations",
+        )
+    policy.load_state_dict(kept)
+    worst, where = _worst_slope(policy, loss)
+    if not worst <= SLOPE_TOLERANCE:
+        raise Problem(
+            f"the gradient of {where} is {worst:.0%} off the slope of the loss",
+            "Likely cause: a backward pass of its own, or a detach",
+            "Fix: compare it with torch.autograd.gradcheck in float64",
+            measured=worst,
+            tolerance=SLOPE_TOLERANCE,
+        )
+    weights = len(list(policy.parameters()))
+    return Passed(f"gradients of {weights} weights are slopes of the loss", worst, SLOPE_TOLERANCE)
+
+
+def _worst_slope(policy: Policy, loss: Callable[[], Tensor]) -> tuple[float, str]:
+    """The largest difference of a gradient's length and the slope along it, beyond rounding and kinks."""
+    total = loss()
+    grads = {name: grad for name, grad in _gradients(policy, total).items() if grad is not None}
+    size = max(float(grad.norm()) for grad in grads.values())
+    with torch.no_grad():
+        rounding = NOISE * max(0.3, abs(float(total.detach())))
+        worst, where = 0.0, ""
+        for name, weight in policy.named_parameters():
+            if name not in grads or not (length := float(grads[name].norm())) > SMALL * size:
+                continue
+            kept, gap = weight.clone(), float("inf")
+            for step in STEPS:  # a shorter one has fewer kinks beside it, and more rounding
+                sides = []
+                for sign in (1, -1):
+                    weight.copy_(kept + sign * step * grads[name] / length)
+                    sides.append(float(loss()))
+                slope = (sides[0] - sides[1]) / (2 * step)
+                gap = min(gap, (abs(slope - length) - rounding / step) / length)
+                if gap <= SLOPE_TOLERANCE / 5:
+                    break
+            weight.copy_(kept)
+            if gap > worst:
+                worst, where = gap, name
+    return worst, where
 
 
 def _explain_missing(policy: Policy, loss: Callable[[bool], Tensor], missing: list[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from recollect.agent import Agent
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.audit.setup import Setup
-from recollect.audit.update_checks import tensor_count
+from recollect.audit.update_checks import live_tensors
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.config.league import LEAGUE
@@ -24,6 +25,7 @@ from recollect.learning import diagnostics
 from recollect.policy.head_contract import Field
 from recollect.policy.policies import by_group
 from recollect.training.group_metrics import metrics_of
+from recollect.training.metrics import History
 
 PROCESS_UPDATES = 5
 """Updates of a training with actors in processes."""
@@ -33,8 +35,8 @@ PASSES = ("deviation", "grad_", "padding")
 """Metrics that depend on how sums are divided over learners."""
 SUMS = 1e-3
 """Tolerance for sums in another order, over a few updates."""
-MORE = 3
-"""Half of the iterations between two counts of all tensors."""
+ITERATIONS = 8
+"""Iterations in which tensors may be left behind."""
 UPDATES = 2
 """Updates of a training; with a replay, after it holds whole sequences."""
 MAY_BE_MISSING = ("explained_variance", "state/drift", "replay/staleness")
@@ -84,32 +86,41 @@ def short_training(setup: Setup, rows: int, count: int = UPDATES) -> dict[str, T
 
 
 def flat_training(setup: Setup, rows: int) -> str:
-    """Iterations of acting and learning leave no more tensors than the ones before."""
-    algo, sizes = setup.config.algo, []
+    """Of the tensors that each iteration of acting and learning makes, none lives much longer."""
+    algo = setup.config.algo
     if isinstance(algo, ReplayConfig):
         raise Skip("a replay that is being filled keeps tables of its sequences")
     if setup.config.vs == LEAGUE:
         raise Skip("the opponents of a league are in the run folder of the training")
-    counted = (1, 1 + 2 * MORE)  # the first iterations allocate buffers
-    config = replace(setup.config, steps=(counted[-1] + 1) * algo.rollout * rows)
+    config = replace(setup.config, steps=ITERATIONS * algo.rollout * rows)
     with Agent.create(setup.env, config, setup.policy) as agent:
-        trainer = agent.need_trainer()
+        trainer, history = agent.need_trainer(), History(limit=1)
         trainer.begin(config.steps)
+        made: list[list[ref[Tensor]]] = []
         with trainer.working():
-            for number in range(counted[-1] + 1):
-                trainer.iterate()
-                if number in counted:
-                    sizes.append(tensor_count())
-    growth = sizes[-1] - sizes[0]
-    if growth >= 2 * MORE - 1:  # an env may add a few, once
+            earlier: dict[int, ref[Tensor]] = {}
+            for _ in range(ITERATIONS):
+                history.add(trainer.iterate().metrics)
+                now = {id(tensor): ref(tensor) for tensor in live_tensors()}
+                made.append([one for name, one in now.items() if earlier.get(name) is not one])
+                earlier = now
+        count = len(live_tensors())
+        # The first iteration allocates buffers, and the last tensors may still be in use.
+        kept = [sum(one() is not None for one in found) for found in made[1:-2]]
+    if sum(one > 0 for one in kept) >= len(kept) - 1:  # an env may keep a few, now and then
         raise Problem(
-            f"{2 * MORE} iterations leave {growth} more tensors",
+            f"of the tensors that {len(kept)} iterations have made, {kept} live on",
             "Likely cause: rollouts, final observations or metrics of earlier iterations are kept",
             "Fix: drop them when they have been learned from; keep numbers, not tensors",
-            measured=float(growth),
+            measured=float(min(kept)),
             tolerance=0.0,
         )
-    return f"{sizes[-1]} tensors after {counted[-1] + 1} iterations, {max(0, growth)} more than after 2"
+    if len(history.rows) > 1:
+        raise Problem(
+            f"a history of one update has the metrics of {len(history.rows)}",
+            "Fix: drop the oldest where there are more than its limit",
+        )
+    return f"{count} tensors after {ITERATIONS} iterations; of those that one has made, {max(kept)} live on"
 
 
 def versions(setup: Setup, rows: int) -> str:

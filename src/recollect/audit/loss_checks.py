@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from recollect.algos import impala, ppo
 from recollect.audit.gradient_checks import chunks_with_targets
 from recollect.audit.recorded_rollouts import RecordedRollout, worst
 from recollect.audit.results import Passed, Problem, Skip
+from recollect.audit.update_checks import with_invalid_end
 from recollect.base.formatting import tiny
 from recollect.config.impala import ImpalaConfig
 from recollect.config.ppo import PPOConfig
 from recollect.experience.chunks import Chunks
+from recollect.learning.learner import Learner
 from recollect.learning.refresh_rollout import Outputs, recorded
 
 TOLERANCE = 1e-4
@@ -208,3 +211,32 @@ def plain_advantages(one: RecordedRollout, newer: Outputs, config: Any) -> tuple
             surprise, following = delta + c * later, v
             targets[t, b] = v + surprise
     return advantage, targets
+
+
+def predictions(rollouts: Sequence[RecordedRollout]) -> str:
+    """Next observations are predicted within an episode, and their error is a mean over those steps."""
+    one = rollouts[-1]
+    config = replace(one.algo, epochs=1, minibatches=1, accumulate=1, target_kl=None)
+    learner = Learner(copy.deepcopy(one.policy), one.learner.algorithm, config, seed=0)
+    if learner.predictor is None:
+        raise Skip("no prediction of the next observation")
+    rollout, predict, counts = with_invalid_end(one.rollout) or one.rollout, learner.predictor.loss, []
+
+    def watched(y: Tensor, batch: Chunks, count: Tensor) -> Tensor:
+        counts.append(int(count))
+        return predict(y, batch, count)
+
+    learner.predictor.loss = watched  # type: ignore[method-assign]
+    learner.update(rollout, lag=1)
+    lives, right = rollout.valid.tolist(), 0
+    ends = (rollout.terminated | rollout.truncated | rollout.first[1:]).tolist()
+    for t, row in product(range(rollout.steps), range(rollout.rows)):
+        right += lives[t][row] and not ends[t][row] and (t + 1 == rollout.steps or lives[t + 1][row])
+    if set(counts) != {right}:
+        raise Problem(
+            f"the error of {right} predictions of a next observation is divided by {counts[0]}",
+            "Likely cause: the first observation of the next episode is predicted, or steps without a "
+            "prediction count",
+            "Fix: predict within episodes, and take the mean over those steps",
+        )
+    return f"the error is the mean of {right} predictions within episodes"

@@ -51,6 +51,7 @@ def resumed(setup: Setup, rows: int) -> str:
         algo = replace(algo, save_replay=True, replay_ratio=OWED * algo.replay_ratio)
         before += -(-algo.window // algo.rollout)
     config = replace(setup.config, algo=algo, steps=(before + LATER) * algo.rollout * rows)
+    config = replace(config, learner_processes=setup.where.get("learner_processes", False))
     with ExitStack() as opened:
         agent = opened.enter_context(Agent.create(setup.env, config, setup.policy))
         trainer = agent.need_trainer()

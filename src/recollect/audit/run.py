@@ -22,9 +22,13 @@ from recollect.audit import (
     epoch_checks,
     evaluation_checks,
     exploration_checks,
+    game_checks,
     gauge_checks,
     gradient_checks,
     head_checks,
+    input_checks,
+    league_checks,
+    league_part_checks,
     loop_checks,
     loss_checks,
     metric_checks,
@@ -47,6 +51,7 @@ from recollect.audit.recorded_rollouts import network_seconds, record_rollouts
 from recollect.audit.results import PARTS, Check, Passed, Verification, checked
 from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare, prepare_run
 from recollect.base.row_threads import intra_op_threads
+from recollect.config.league import LEAGUE
 from recollect.config.policy import PolicyConfig
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
@@ -63,6 +68,7 @@ SECONDS = 1.5
 ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
     "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks, *ROWS),
     "state": (
+        input_checks.inputs,
         state_checks.acting,
         state_checks.stored_states,
         state_checks.learner,
@@ -72,7 +78,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         session_checks.conversations,
         *STATE,
     ),
-    "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses),
+    "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses, loss_checks.predictions),
     "head": (head_checks.densities, head_checks.entropies, head_checks.exploration),
     "training": (
         update_checks.padding,
@@ -84,7 +90,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         optimiser_checks.optimiser,
         *FROZEN,
     ),
-    "gradient": (gradient_checks.parameters, gradient_checks.through_time),
+    "gradient": (gradient_checks.parameters, gradient_checks.slopes, gradient_checks.through_time),
 }
 """The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
 REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
@@ -102,6 +108,7 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         *ROWS,
     ),
     "state": (
+        input_checks.inputs,
         state_checks.acting,
         state_checks.stored_states,
         replay_checks.learner,
@@ -225,7 +232,13 @@ def _run_checks(
         report(checked("env", "agents", lambda: agent_checks.agents(setup)))
     if setup.config.vs is not None and kept.ok:
         report(checked("env", "sides", lambda: opponent_checks.sides(setup, env)))
-        report(checked("env", "league", lambda: opponent_checks.league(setup, env, network)))
+        report(checked("env", "league", lambda: league_checks.league(setup, env, network)))
+        report(checked("env", "games", lambda: game_checks.games(env, network)))
+        if setup.config.vs == LEAGUE:
+            parts = partial(league_part_checks.league_parts, env, network)
+            report(checked("env", "league parts", parts))
+    if kept.ok and setup.config.curriculum:
+        report(checked("env", "stages", partial(game_checks.stages, setup, env)))
     others = [part for part in PARTS if part != "env"]
     if not kept.ok:
         for part in others:
@@ -234,6 +247,11 @@ def _run_checks(
     views = views_of(env)
     rows = [env.num_envs * view.agents for view in views.values()]
     setup = setup.sized(min(rows), _most_steps(walks[0].seconds, env, network), max(rows))
+    if isinstance(env, Groups):
+        drawn = partial(agent_checks.random_numbers, setup, env, network)
+        report(checked("env", "random numbers", drawn))
+    else:
+        report(checked("env", "infos", partial(game_checks.infos, setup, env, network)))
     checks = REPLAY_CHECKS if isinstance(setup.config.algo, ReplayConfig) else ROLLOUT_CHECKS
     rollouts = {name: Recorded() for name in views}
 
@@ -309,6 +327,9 @@ def _check_training(
     if setup.where.get("learner_processes") and is_repeatable:
         apart = partial(loop_checks.learner_processes, trainings[0], setup, rows)
         report(checked("training", "learner processes", apart))
+    if setup.config.vs == LEAGUE:
+        apart = partial(league_part_checks.league_training, setup, rows)
+        report(checked("training", "league training", apart))
     report(checked("training", "flat training", partial(loop_checks.flat_training, setup, rows)))
     report(checked("training", "resumed", partial(resume_checks.resumed, setup, rows)))
     if is_repeatable:

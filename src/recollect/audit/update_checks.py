@@ -272,7 +272,7 @@ def flat_memory(rollouts: Sequence[RecordedRollout]) -> str:
         learner.update(rollout, lag=1)
         del rollout
         if number in (1, 1 + MOST_UPDATES):  # the first updates allocate the optimiser's moments
-            sizes.append(tensor_count())
+            sizes.append(len(live_tensors()))
     growth = (sizes[1] - sizes[0]) // MOST_UPDATES
     if is_rollout and growth > 0:
         raise Problem(
@@ -286,7 +286,7 @@ def flat_memory(rollouts: Sequence[RecordedRollout]) -> str:
     return f"{sizes[-1]} tensors after each of {MOST_UPDATES} updates"
 
 
-def tensor_count() -> int:
+def live_tensors() -> list[Tensor]:
     """The tensors of this process that something refers to."""
     gc.collect()
-    return sum(issubclass(type(found), Tensor) for found in gc.get_objects())
+    return [found for found in gc.get_objects() if issubclass(type(found), Tensor)]
