@@ -56,6 +56,7 @@ OUT_OF_SCOPE: dict[str, tuple[str, ...]] = {
         "the loss is read in every minibatch, to be logged",
         "staleness is read after every epoch, to be logged",
         "members of the roster are loaded again and again",
+        "traced steps never normalise",
     ),
     "only a text or a report is wrong": (
         "a replay of another format is not told from one of another space",
@@ -119,6 +120,13 @@ MISSED: dict[str, tuple[str, ...]] = {
         "the live observation is the env's own",
         "wrappers are applied from the outermost to the innermost",
         "options of own code are dropped",
+    ),
+    "traced steps, which its short rollouts do not reach": (
+        "traced steps do not reset",
+        "the proof of a traced step draws random numbers",
+        "traced steps are not compared",
+        "traced steps are compared once",
+        "traced steps skip hooks",
     ),
     "leaks": (
         "a buffer of every update is kept",

@@ -69,6 +69,7 @@ def test_verify_passes():
     assert result.ok, str(result)
     assert not [check for check in result.checks if check.status == "warning"], str(result)
     assert [check.name for check in result.checks if check.status == "skipped"] == [
+        "predictions",
         "versions",
         "processes",
     ], str(result)
