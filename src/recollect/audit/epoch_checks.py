@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.algos import impala, ppo
+from recollect.algos import impala
 from recollect.audit.loss_checks import plain_advantages
 from recollect.audit.recorded_rollouts import RecordedRollout, plain_replay, positions
-from recollect.audit.results import Passed, Problem, Skip
+from recollect.audit.results import Passed, Problem
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.config.impala import ImpalaConfig
@@ -141,8 +141,7 @@ def epochs(rollouts: Sequence[RecordedRollout]) -> Passed:
     """Every epoch learns from each step once, from the states and targets that the settings name, by the
     mean gradient of its minibatches; the KL ends an update; gauges change nothing."""
     one = rollouts[-1]
-    if one.learner.algorithm not in (ppo, impala):
-        raise Skip("the targets of an algorithm of your own are not known")
+    one.known_algorithm("targets")
     one.values_at_ends(one.rollout)
     largest, count = 0.0, 0
     for kind in KINDS:

@@ -326,7 +326,7 @@ class Played:
             check_resume(self.world, obs, rng, acts)
 
     def evaluate(self) -> None:
-        """An evaluation is the same again, and its opponents are drawn anew for each game."""
+        """An evaluation is the same again, and draws an opponent for each game."""
         self.enter(_cast(self.env, self.live, self.folder))
         names = self.env.opponents or self.names()[:1]
         roster, found = Roster(0, 0, tuple(names), (1 / len(names),) * len(names), ""), []

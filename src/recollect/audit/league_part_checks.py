@@ -82,7 +82,7 @@ def _check_counts(folder: Path) -> None:
             raise Problem(
                 f"the counts of {len(known)} games against opponents are {found}, and should be {right}",
                 "Likely cause: a line that is being written counts, or games that were removed",
-                "Fix: count whole lines, and count anew when another file is in its place",
+                "Fix: count whole lines, and start from 0 when another file is in its place",
             )
 
     log.add(games[:6])

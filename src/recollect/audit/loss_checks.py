@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.algos import impala, ppo
+from recollect.algos import impala
 from recollect.audit.gradient_checks import chunks_with_targets
 from recollect.audit.recorded_rollouts import RecordedRollout, worst
 from recollect.audit.results import Passed, Problem, Skip
@@ -35,9 +35,7 @@ PARTS = ("total", "loss/policy", "loss/value", "entropy", "kl", "clip_fraction")
 def losses(rollouts: Sequence[RecordedRollout]) -> Passed:
     """The loss and its parts equal their formulas, summed step by step over valid steps."""
     one = _with_scale(rollouts[-1])
-    algorithm = one.learner.algorithm
-    if algorithm not in (ppo, impala):
-        raise Skip("the loss of an algorithm of your own is not known")
+    algorithm = one.known_algorithm("losses")
     largest, count = 0.0, 0
     for config in _configs(one):
         chunks = _disturbed(one)
@@ -131,9 +129,7 @@ def _losses(one: RecordedRollout, chunks: Chunks, config: Any) -> dict[str, floa
 def lagging(rollouts: Sequence[RecordedRollout]) -> Passed:
     """Advantages and targets from outputs of newer weights: their values and, for V-trace, their ratios."""
     one = rollouts[-1]
-    algorithm = one.learner.algorithm
-    if algorithm not in (ppo, impala):
-        raise Skip("the advantages of an algorithm of your own are not known")
+    algorithm = one.known_algorithm("advantages")
     one.values_at_ends(one.rollout)
     config = replace(one.algo, reward_scale=REWARD_SCALE, reward_clip=REWARD_CLIP)
     if isinstance(config, ImpalaConfig):  # different clips, so that they cannot be mixed up

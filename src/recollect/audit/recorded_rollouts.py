@@ -12,6 +12,7 @@ from torch import Tensor
 
 from recollect.acting.actor import Actor
 from recollect.acting.group_actor import GroupActor, make_actor
+from recollect.algos import impala, ppo
 from recollect.algos.catalog import AnyLearner, acting, make_learner
 from recollect.audit.results import Skip
 from recollect.audit.setup import Setup
@@ -23,6 +24,7 @@ from recollect.envs.contract import AsyncStep, BatchedEnv, EnvWrapper
 from recollect.envs.group_views import Groups, views_of
 from recollect.experience.group_rollout import by_group as rollouts_by_group
 from recollect.experience.rollout import Rollout
+from recollect.learning.algorithm import Algorithm
 from recollect.learning.learner import Learner
 from recollect.learning.refresh_rollout import Outputs
 from recollect.policy.head_contract import Field
@@ -144,6 +146,12 @@ class RecordedRollout:
         """The learner of such an algorithm."""
         assert isinstance(self.made, Learner)
         return self.made
+
+    def known_algorithm(self, what: str) -> Algorithm:
+        """PPO or IMPALA. Skips the check of ``what`` of any other algorithm, whose formulas nobody knows."""
+        if (algorithm := self.learner.algorithm) not in (ppo, impala):
+            raise Skip(f"the {what} of an algorithm of your own are not known")
+        return algorithm
 
     @property
     def fields(self) -> dict[str, Field]:
